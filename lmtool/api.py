@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack, cast
 
+from lmtool.access.stall import STALL_SECONDS
 from lmtool.api_arguments import (
     ConstraintLike,
     EngineOptions,
@@ -21,6 +22,7 @@ from lmtool.buffer import Buffer
 from lmtool.constraint import constraint_from
 from lmtool.errors import UsageError
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
+from lmtool.option import check_options
 from lmtool.sampling_parameters import check_deadline
 from lmtool.streams import error_of, stream
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
@@ -302,6 +304,7 @@ async def serve(
     allow_origin: Sequence[str] = (),
     allow_host: Sequence[str] = (),
     no_auth: bool = False,
+    stall_limit: float = STALL_SECONDS,
     on_progress: Callable[[LoadProgress], None] | None = None,
     **engine: Unpack[EngineOptions],
 ) -> AsyncIterator[Server]:
@@ -309,12 +312,14 @@ async def serve(
 
     model: a folder, a hub name, a list of these, `auto`, or None for the embedded model. port: 0 takes a free one.
     unix: the path of a Unix socket, in the place of a port. The others are those of `lmtool serve`; engine: fields of
-    `EngineConfig`. api_keys: a TOML file of keys, in place of one `api_key`. Entered once the models answer. Leaving
-    ends what still runs; `Server.drain` lets it end before.
+    `EngineConfig`. api_keys: a TOML file of keys, in place of one `api_key`. stall_limit: seconds for which a client
+    may take nothing; 0: any number. Entered once the models answer. Leaving ends what still runs; `Server.drain` lets
+    it end before.
     Raises what `load` raises, `ResourceError` for a port or path that cannot be had, `UsageError` for a host that other
     machines reach without a key or `no_auth`, `FileError` for a file of keys with faults.
     """
     from lmtool.engine.config import EngineConfig
+    from lmtool.lmtp.config import ServerConfig
     from lmtool.serving.access_config import AccessConfig
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
@@ -322,12 +327,13 @@ async def serve(
     from lmtool.serving.service import Service
 
     need_serve_packages()
+    check_options(wire := ServerConfig(stall_limit=stall_limit))
     models = ModelsConfig.of(model, served_model_name=tuple(served_model_name), allow_model=tuple(allow_model))
     listen = ListenConfig(host, port, unix)
     keys = None if api_keys is None else str(api_keys)
     access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth, keys, tuple(trusted_proxy))
     policy = access.policy(listen, api_key)
-    service = Service(ServiceConfig(models, EngineConfig(**engine), access=policy, api_keys=keys))
+    service = Service(ServiceConfig(models, EngineConfig(**engine), server=wire, access=policy, api_keys=keys))
     service.listen(sockets := bind(listen))
     try:
         yield Server(url(listen, sockets), await service.ready(on_progress or _ignore), service)

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Words for `reasoning_effort`; a model whose chat template heeds it may have others."""
+EFFORT_BUDGETS = {"none": 0, "minimal": 128, "low": 1024, "medium": 2048}
+"""Tokens of a thought by effort, where the chat template does not tell the model; others: any number."""
+SWITCHES = ("enable_thinking", "thinking")
+"""What chat templates call the variable that turns thinking on and off: Qwen's and GLM's; DeepSeek's and Granite's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +54,28 @@ class ReasoningFormat:
     """Of its reasoning parser: vLLM's, or that of an entry point."""
     heeds_effort: bool = False
     """Whether the chat template tells the model a `reasoning_effort`."""
+
+
+def template_variables(effort: str | None, *, enabled: bool | None = None) -> dict[str, object]:
+    """The variables of a chat template that tell the model how much to think, and whether; effort `none`: not at all.
+
+    enabled: None: as the model does by itself.
+    """
+    if effort == "none" and enabled is None:
+        enabled = False
+    variables: dict[str, object] = {} if effort is None else {"reasoning_effort": effort}
+    return variables | ({} if enabled is None else dict.fromkeys(SWITCHES, enabled))
+
+
+def requested_reasoning(
+    form: ReasoningFormat | None, variables: Mapping[str, object], budget: int | None, effort: str | None
+) -> Reasoning:
+    """What a request asks of thoughts: by its budget in tokens, else by its effort where the template does not heed it.
+
+    form: of the model; None: it is not known here. variables: of the chat template, which may turn the thought off.
+    """
+    if next((variables[name] for name in SWITCHES if name in variables), None) is False:
+        return Reasoning(0)
+    if budget is None and effort is not None and form is not None and not form.heeds_effort:
+        budget = EFFORT_BUDGETS.get(effort)
+    return Reasoning(budget)

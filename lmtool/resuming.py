@@ -216,7 +216,7 @@ class _Stream:
 
     def _park(self) -> None:
         handle, self._park_timer = self._handle, None
-        if handle is not None and self._can_go_on:
+        if handle is not None and self._can_go_on and not self._cancelled:
             self._leave()
             self._parked = True
             handle.cancel()
@@ -227,7 +227,7 @@ class _Stream:
         self._last_output = self._loop.time()
         _stop(self._park_timer)
         self._park_timer = None
-        if self._parked and not self._ended:
+        if self._parked and not self._cancelled:
             self._parked = False
             self.begin()
         elif self._handle is not None:
@@ -249,7 +249,7 @@ class _Stream:
         self._repeated_outputs = 0 if isinstance(self._request, GenerateRequest) else len(self._ids)
         self._handle = self._submit(self._request_now(), self._channel)
         if self._paused:
-            self._handle.pause()
+            self.pause()
         self._watch()
 
     def _submit(self, request: Request, sink: Sink) -> StreamHandle:

@@ -197,7 +197,8 @@ async def test_buffers() -> None:
 
 async def test_a_server_that_asks_for_a_key() -> None:
     """It opens `connect`, by argument or in the URL; another one is an error of its own class, for streams as well."""
-    async with lmtool.serve(STORIES, api_key="sesame", allow_host=["models.example"]) as server:
+    async with lmtool.serve(STORIES, api_key="sesame", allow_host=["models.example"], stall_limit=7) as server:
+        assert server.service._config.server.stall_limit == 7
         own = server.url.replace("ws://", "ws://user:sesame@")
         async with lmtool.connect(server.url, api_key="sesame") as model, lmtool.connect(own) as same:
             assert (await model.info()).model == (await same.info()).model == "stories260K"
@@ -242,6 +243,13 @@ async def test_other_machines_need_a_key() -> None:
     """A server of one's own that they can reach has one, or a word that it has none."""
     with pytest.raises(UsageError, match="no key is asked for"):
         async with lmtool.serve(STORIES, host="0.0.0.0"):
+            pass
+
+
+async def test_a_limit_that_is_none() -> None:
+    """What is out of an option's range is refused by its name, before anything is loaded."""
+    with pytest.raises(UsageError, match=r"stall_limit is -1; expected a number from 0 on"):
+        async with lmtool.serve(STORIES, stall_limit=-1):
             pass
 
 

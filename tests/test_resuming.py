@@ -485,6 +485,40 @@ class TestParked:
         assert [output.finish_reason for output in reader.outputs] == ["cancelled"]
         assert len(inner.attempts) == 1
 
+    async def test_resumed_in_the_turn_in_which_it_is_cancelled(self, begin) -> None:
+        """A reader that reads again while its stream is cancelled begins nothing that nobody would end."""
+        inner, reader, handle = begin(options=self.PARKING)
+        handle.pause()
+        await until(lambda: inner.attempts[0].cancelled)
+        handle.cancel()
+        handle.resume()
+        await until(lambda: bool(reader.outputs))
+        assert [output.finish_reason for output in reader.outputs] == ["cancelled"]
+        assert len(inner.attempts) == 1
+
+    async def test_not_while_it_is_being_cancelled(self, begin, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The ending that comes late is the stream's."""
+        inner, reader, handle = begin(options=self.PARKING)
+        [attempt] = inner.attempts
+        monkeypatch.setattr(attempt, "cancel", lambda: None)
+        handle.pause()
+        handle.cancel()
+        await asyncio.sleep(0.01)
+        attempt.sink([TokenOutput(attempt.request.stream_id, finish_reason="cancelled")])
+        assert [output.finish_reason for output in reader.outputs] == ["cancelled"]
+
+    async def test_begun_again_while_it_is_paused(self, begin) -> None:
+        """An attempt that begins for a stream which is paused still does not stay either."""
+        inner, reader, handle = begin(options=self.PARKING)
+        (await inner.attempt(1)).say(2)
+        inner.attempts[0].fail()
+        handle.pause()
+        second = await inner.attempt(2)
+        await until(lambda: second.cancelled)
+        handle.resume()
+        (await inner.attempt(3)).say(4)
+        assert reader.tokens == [500, 501, 502, 503, 504, 505]
+
     @pytest.mark.parametrize(
         ("request_", "model"),
         [(ScoreRequest("s", (1,), (2, 3)), {}), (REQUEST, {"tells": False})],

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Send: TypeAlias = Callable[[Any], Awaitable[None]]
     Application: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
     Write: TypeAlias = Callable[[str, Refusal], tuple[int, bytes]]
+    Note: TypeAlias = Callable[[Refusal, str, str | None], None]
 
 
 _TRUSTED = "lmtool.trusted"
@@ -44,11 +45,17 @@ class Door:
     log or record them.
     """
 
-    def __init__(self, application: Application, policy: AccessPolicy, write: Write) -> None:
-        """write: the status and the JSON body for a refusal at a path, in the form of that path's API."""
+    def __init__(
+        self, application: Application, policy: AccessPolicy, write: Write, note: Note = lambda *_: None
+    ) -> None:
+        """write: the status and the JSON body for a refusal at a path, in the form of that path's API.
+
+        note: called with each refusal, `http` or `websocket`, and the client's address.
+        """
         self._application = application
         self._policy = policy
         self._write = write
+        self._note = note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or one connection."""
@@ -69,6 +76,7 @@ class Door:
             passing = _Passing(inner, receive, _adding(_encoded(answer), send) if is_http else send)
             refusal = await self._pass_on(passing, headers, counted=not is_open(method, path))
         if refusal is not None:
+            self._note(refusal, scope["type"], self._address(scope, headers))
             await (self._refuse if is_http else _deny)(send, scope, refusal, answer)
         if not is_http:
             # uvicorn logs a handshake that was refused as a mistake, unless it has seen the connection's end by now.
@@ -96,11 +104,18 @@ class Door:
             try:
                 stack.enter_context(caller.connected(as_request=scope["type"] == "http"))
             except RateLimitError as error:
-                return Refusal.of_limit(error)
+                return Refusal.of_limit(error, caller.name)
             token = current_caller.set(caller)
             stack.callback(current_caller.reset, token)
             await self._application(*passing)
         return None
+
+    def _address(self, scope: Scope, headers: Headers) -> str | None:
+        peer = scope.get("client")
+        try:
+            return client_address(self._policy.proxies, None if peer is None else peer[0], headers)
+        except ConflictingAddressesError:
+            return None if peer is None else str(peer[0])
 
     async def _refuse(self, send: Send, scope: Scope, refusal: Refusal, headers: list[tuple[str, str]]) -> None:
         status, body = self._write(_path(scope), refusal)

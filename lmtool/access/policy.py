@@ -77,11 +77,13 @@ class Refusal:
     """What to do next."""
     retry_after: int = 0
     """Seconds after which the same request may be let in; 0: not known."""
+    key: str = ""
+    """The name of the key of a request that is above a limit."""
 
     @classmethod
-    def of_limit(cls, error: RateLimitError) -> Refusal:
-        """The refusal of a request that is above a limit of its key or address."""
-        return cls("rate_limit_exceeded", error.message, "; ".join(error.hints), error.retry_after)
+    def of_limit(cls, error: RateLimitError, key: str = "") -> Refusal:
+        """The refusal of a request that is above a limit of its key or address. key: the name of its key."""
+        return cls("rate_limit_exceeded", error.message, "; ".join(error.hints), error.retry_after, key)
 
     @property
     def status(self) -> int:

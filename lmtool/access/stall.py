@@ -33,7 +33,7 @@ class StallTimer:
     def start(self) -> None:
         """Begin to wait for the peer, unless nothing waits for it, or that has begun already."""
         if self._timer is None and self._seconds:
-            self._wait(self._transport.get_write_buffer_size())
+            self._wait(_waiting_bytes(self._transport))
 
     def stop(self) -> None:
         """Wait no longer."""
@@ -48,10 +48,21 @@ class StallTimer:
 
     def _look(self) -> None:
         self._timer = None
-        waiting = self._transport.get_write_buffer_size()
+        waiting = _waiting_bytes(self._transport)
         if waiting < self._waiting:
             self._wait(waiting)
             return
         if self._on_stall is not None:
             self._on_stall()
         self._transport.abort()
+
+
+def _waiting_bytes(transport: asyncio.WriteTransport) -> int:
+    """Bytes that the peer has not taken; under TLS those above it, and those below, which asyncio does not count."""
+    if not hasattr(transport, "_ssl_protocol"):
+        return transport.get_write_buffer_size()
+    tls = transport._ssl_protocol  # noqa: SLF001 - nothing public leads to the transport below
+    if tls is None or tls._transport is None:  # noqa: SLF001 - it is being closed, within a time of its own
+        return 0
+    below: int = tls._transport.get_write_buffer_size()  # noqa: SLF001
+    return transport.get_write_buffer_size() + below

@@ -20,13 +20,16 @@ def watch_refusal(
     The user whose server it is may, over a Unix socket; with the keys of a file who shows one that is marked, and
     without them everybody, where the server was started so. What a proxy passes on is nobody's own.
 
-    caller: whose key the connection has, None where there are no keys of a file. Raises `AccessDeniedError` for a key
-    that is no longer valid.
+    caller: whose key the connection has, None where there are no keys of a file.
     """
     if same_user and not is_forwarded(headers):
         return None
     if caller is not None:
-        if caller.key.watch:
+        try:
+            marked = caller.key.watch
+        except AccessDeniedError as withdrawn:
+            return withdrawn
+        if marked:
             return None
         return AccessDeniedError(f"the key {caller.name} may not watch others", "mark it in its file:  watch = true")
     if everybody:

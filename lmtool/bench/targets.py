@@ -279,13 +279,13 @@ def _cpu_seconds(process: int, counted: float) -> float:
         return counted  # it has ended, and has no clock any more
 
 
-def process_memory(process: int) -> int | None:
-    """Resident bytes of a process; None when it is gone."""
+def process_memory(process: int, *, files: bool = True) -> int | None:
+    """Resident bytes of a process; None when it is gone. files: with the pages of libraries and other files."""
     try:
-        pages = int((PROC / str(process) / "statm").read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError):
+        _, resident, of_files, *_ = map(int, (PROC / str(process) / "statm").read_text(encoding="ascii").split())
+    except (OSError, ValueError):
         return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return (resident if files else resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _descends(number: int, ancestor: int, parents: dict[int, int]) -> bool:

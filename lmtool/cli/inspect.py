@@ -14,6 +14,8 @@ from lmtool.serving.access_config import AccessConfig
 from lmtool.tui.options import LOOK, InspectorOptions, SourceOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lmtool.terminal import Output
     from lmtool.trace.filter import Filter
     from lmtool.tui.sources.choice import SourceFactory
@@ -84,6 +86,7 @@ async def inspect(
         exit_at_end=exit_at is not None,
         keys=load(common.settings).keys,
         color=_color(common, drawn=snapshot is not None or export is not None),
+        source_words=_source_words(targets or (), source),
     )
     files = [Path(target) for target in targets or ()]
     if export is not None or snapshot is not None:
@@ -112,6 +115,17 @@ async def inspect(
             await _on_screen(out, factory, options, warnings)
         else:
             await _in_lines(out, factory, options, expression, sentences=accessible)
+
+
+def _source_words(targets: Sequence[str], source: SourceOptions) -> tuple[str, ...]:
+    """What names the source when it is to be opened again, without credentials."""
+    from lmtool.access.outgoing import split_url
+    from lmtool.tui.sources.choice import is_address
+
+    words = [split_url(target)[0] if is_address(target) else target for target in targets]
+    for flag, url in (("--proxy", source.proxy), ("--to", source.to), ("--connect", source.connect)):
+        words += [flag, split_url(url)[0]] if url is not None else []
+    return tuple(words)
 
 
 def _make_room(record: Path) -> None:

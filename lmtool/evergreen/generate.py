@@ -17,10 +17,10 @@ from lmtool.evergreen.early_start import EarlyStart
 from lmtool.evergreen.generate_options import read_options
 from lmtool.evergreen.node_io import TEXT
 from lmtool.evergreen.prompts import ASSISTANT, TOKENS, PromptBuilder, read_prompt
-from lmtool.evergreen.status import invalid
-from lmtool.reasoning import Reasoning
+from lmtool.evergreen.status import invalid, quoted
+from lmtool.reasoning import EFFORTS, requested_reasoning
 from lmtool.streams import within
-from lmtool.types import GenerateRequest
+from lmtool.types import ChatPrompt, GenerateRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,14 +61,16 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
         target = await models.target(call)
     if not call.outputs.keys().isdisjoint(_TEXTS) and target.info.tokenizer is None:
         raise invalid(f"{target.info.model} has no tokenizer here, so it has no text", "ask for tokens")
-    builder = PromptBuilder(options.chat_template_kwargs)
+    _check_thought(options, target, call)
+    builder = PromptBuilder(options.template_variables)
     ahead = EarlyStart(target.model, target.name, builder, target.sink)
     try:
         async with within(options.deadline, time.perf_counter() - arrived):
-            prompt = await _whole_prompt(call, target, builder, ahead)
+            prompt, prefill = await _whole_prompt(call, target, builder, ahead)
         began = time.perf_counter()
         answer = _Answer(target, call.outputs)
-        async with aclosing(target.outputs(_request(target, prompt, options, answer), began - arrived)) as steps:
+        request = _request(target, prompt, prefill, options, answer)
+        async with aclosing(target.outputs(request, began - arrived)) as steps:
             async for outputs in steps:
                 ahead.close()
                 if call.record.ttft is None:
@@ -80,21 +82,39 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
         ahead.close()
 
 
-async def _whole_prompt(call: ActionCall, target: Target, builder: PromptBuilder, ahead: EarlyStart) -> Prompt:
-    """The prompt, once all of it is there, part of which may have been computed."""
+def _check_thought(options: GenerateOptions, target: Target, call: ActionCall) -> None:
+    """Raise `Abort` for options about a thought that cannot be."""
+    if options.thinking_token_budget is not None and "reasoning" not in call.outputs:
+        raise invalid(
+            "thinking_token_budget bounds what the output reasoning gets, which is not asked for", "ask for reasoning"
+        )
+    form, effort = target.info.reasoning, options.reasoning_effort
+    if form is not None and not form.heeds_effort and effort not in {None, *EFFORTS}:
+        raise invalid(f"reasoning_effort is {quoted(str(effort))}", f"send one of {', '.join(EFFORTS)}")
+
+
+async def _whole_prompt(
+    call: ActionCall, target: Target, builder: PromptBuilder, ahead: EarlyStart
+) -> tuple[Prompt, str]:
+    """The prompt, once all of it is there, part of which may have been computed; and what of it begins the answer."""
     try:
         prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
     finally:
         await ahead.stop()
+    prefill = prompt.prefill if isinstance(prompt, ChatPrompt) else ""
     if ahead.computed:  # as ids, so that a balancer sends it to where its beginning was sent
-        return tuple(await target.tokenizer.tokenize(prompt))
-    return prompt
+        return tuple(await target.tokenizer.tokenize(prompt)), prefill
+    return prompt, prefill
 
 
-def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _Answer) -> GenerateRequest:
+def _request(
+    target: Target, prompt: Prompt, prefill: str, options: GenerateOptions, answer: _Answer
+) -> GenerateRequest:
     sampling = options.sampling
     if "logprobs" not in answer.outputs:  # ids that a constraint forces need not wait for the model's own numbers
         sampling = replace(sampling, top_logprobs=0, logprobs_mode="biased")
+    budget, effort = options.thinking_token_budget, options.reasoning_effort
+    asked = requested_reasoning(target.info.reasoning, options.template_variables, budget, effort)
     return GenerateRequest(
         "answer",
         prompt,
@@ -105,7 +125,7 @@ def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _
         priority=options.priority,
         logits_processors=options.logits_processors,
         deadline=options.deadline,
-        reasoning=Reasoning() if "reasoning" in answer.outputs else None,
+        reasoning=replace(asked, prefill=prefill) if "reasoning" in answer.outputs else None,
     )
 
 

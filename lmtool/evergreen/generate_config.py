@@ -42,3 +42,5 @@ class GenerateConfig:
     chat_template_kwargs: Mapping[str, object] | None = wire(21, "message", message=_STRUCT)
     deadline: float | None = wire(22, "double", optional=True)
     """Seconds."""
+    thinking_token_budget: int | None = wire(23, "int32", optional=True)
+    reasoning_effort: str | None = wire(24, "string", optional=True)

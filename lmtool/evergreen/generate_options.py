@@ -11,6 +11,7 @@ from lmtool.constraint import constraint_from, of_response_format
 from lmtool.errors import RequestError
 from lmtool.evergreen.status import Abort, abort_of, invalid, quoted
 from lmtool.logits_processors import processors_from
+from lmtool.reasoning import EFFORTS, template_variables
 from lmtool.sampling_parameters import DEADLINE, NUMERIC_PARAMETERS, PROMPT_MAX_TOKENS, Range, wrong_value
 from lmtool.types import LogprobsMode, SamplingParams
 
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
 
     from lmtool.types import Constraint, NamedProcessor
 
+_EFFORT_CHARACTERS = 64
 MAX_STOPS = 64
 """Stop texts, and stop ids."""
 _PRIORITY = Range(-(2**31), 2**31 - 1, integer=True)
+_BUDGET = Range(-1, 2**31 - 1, integer=True)
 _TOKEN_ID = Range(0, 2**31 - 1, integer=True)
 _ALIASES = {"max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens"}
 _CONSTRAINTS = ("constraint", "structured_outputs", "response_format")
+_OTHERS = (
+    *("priority", "logits_processors", "chat_template_kwargs", "deadline"),
+    *("thinking_token_budget", "reasoning_effort"),
+)
 _UNSUPPORTED = {"n": "ask for another GENERATE for each further answer", "stream": "outputs are streamed always"}
 
 
@@ -41,6 +48,15 @@ class GenerateOptions:
     chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
     deadline: float | None = None
     """Seconds from the action's arrival; None: any."""
+    thinking_token_budget: int | None = None
+    """Most tokens of the thought; None: any number."""
+    reasoning_effort: str | None = None
+    """How much to think, in a word: for the chat template, or else one of `reasoning.EFFORTS`."""
+
+    @property
+    def template_variables(self) -> Mapping[str, object]:
+        """Of the chat template, those of a `reasoning_effort` included."""
+        return {**template_variables(self.reasoning_effort), **self.chat_template_kwargs}
 
 
 def read_options(configs: Iterable[Mapping[str, object]]) -> GenerateOptions:
@@ -65,13 +81,15 @@ def read_options(configs: Iterable[Mapping[str, object]]) -> GenerateOptions:
             processors_from(_whole(values["logits_processors"])) if "logits_processors" in values else (),
             _object("chat_template_kwargs", values.get("chat_template_kwargs", {})),
             _number(DEADLINE)("deadline", values["deadline"]) if "deadline" in values else None,
+            _budget(values),
+            _effort(values.get("reasoning_effort")),
         )
     except RequestError as error:
         raise abort_of(error) from error
 
 
 def _check_names(values: Mapping[str, object]) -> None:
-    known = {*_READERS, *_CONSTRAINTS, *_ALIASES, "priority", "logits_processors", "chat_template_kwargs", "deadline"}
+    known = {*_READERS, *_CONSTRAINTS, *_ALIASES, *_OTHERS}
     for name in values:
         if name in _UNSUPPORTED:
             raise invalid(f"GENERATE has no option {name!r}", _UNSUPPORTED[name])
@@ -113,6 +131,20 @@ def _number(allowed: Range) -> Callable[[str, object], float]:
         return number if allowed.integer else float(number)
 
     return read
+
+
+def _budget(values: Mapping[str, object]) -> int | None:
+    """The budget of a thought; -1 is none."""
+    if "thinking_token_budget" not in values:
+        return None
+    budget = int(_number(_BUDGET)("thinking_token_budget", values["thinking_token_budget"]))
+    return None if budget < 0 else budget
+
+
+def _effort(value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _EFFORT_CHARACTERS):
+        raise _wrong("reasoning_effort", value, f"one of {', '.join(EFFORTS)}, or a word of the model's template")
+    return value
 
 
 def _top_k(name: str, value: object) -> int:

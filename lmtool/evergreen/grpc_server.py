@@ -25,6 +25,7 @@ from lmtool.telemetry.trace_context import current_trace, read_trace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lmtool.access.asgi import Note
     from lmtool.access.policy import AccessPolicy, Reason
     from lmtool.evergreen.connection import Connection
     from lmtool.evergreen.messages import SessionMessage
@@ -52,9 +53,11 @@ _SLACK = 1024 * 1024
 class GrpcServer:
     """A port that opens sessions of an `EvergreenServer`."""
 
-    def __init__(self, sessions: EvergreenServer, policy: AccessPolicy) -> None:
+    def __init__(self, sessions: EvergreenServer, policy: AccessPolicy, note: Note = lambda *_: None) -> None:
+        """note: called with each call that the policy refuses, `grpc`, and the client's address."""
         self._sessions = sessions
         self._policy = policy
+        self._note = note
         limit = sessions.plugs.config.limits.max_message_bytes + _SLACK
         self._server = grpc.aio.server(
             options=[
@@ -107,6 +110,8 @@ class GrpcServer:
             stack.callback(current_trace.reset, current_trace.set(read_trace(headers)))
             if refusal is None:
                 refusal = self._count(stack, shown, address)
+            if refusal is not None:
+                self._note(refusal, "grpc", address)
             abort = _abort_of(refusal) if refusal is not None else await self._sessions.refusal(address)
             if abort is None:
                 abort = await self._converse(context, address, dict(headers).get("user-agent", ""))
@@ -123,7 +128,7 @@ class GrpcServer:
         try:
             stack.enter_context(caller.connected())
         except RateLimitError as error:
-            return Refusal.of_limit(error)
+            return Refusal.of_limit(error, caller.name)
         stack.callback(current_caller.reset, current_caller.set(caller))
         return None
 
@@ -173,10 +178,17 @@ class _Calls:
             return
         self._sessions.observe(self._connection, "<", message)
         self._writing = asyncio.ensure_future(self._context.write(encode(message)))
+        self._writing.add_done_callback(_take_note)  # a call that is cancelled waits for it no more
         try:
             await asyncio.shield(self._writing)
         except _GONE as error:
             raise ConnectError("the client has left") from error
+
+
+def _take_note(writing: asyncio.Future[None]) -> None:
+    """A client that has left in the middle of a message is nothing that the event loop has to tell."""
+    if not writing.cancelled():
+        writing.exception()
 
 
 def _credentials(key_and_chain: Callable[[], KeyAndChain]) -> Any:  # noqa: ANN401  # the library is untyped

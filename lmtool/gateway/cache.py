@@ -42,6 +42,7 @@ class StoredChoice(msgspec.Struct):
     reason: str
     stop: str | None = None
     calls: list[StoredCall] = msgspec.field(default_factory=list)
+    reasoning: str = ""
 
 
 class StoredAnswer(msgspec.Struct):
@@ -52,7 +53,7 @@ class StoredAnswer(msgspec.Struct):
     choices: list[StoredChoice]
     model: str | None = None
     ids: dict[str, str] = msgspec.field(default_factory=dict)
-    usage: tuple[int | None, int | None, int | None] = (None, None, None)
+    usage: dict[str, int | None] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, member: str, answer: ChatAnswer, ids: dict[str, str], model: str | None) -> StoredAnswer:
@@ -63,21 +64,23 @@ class StoredAnswer(msgspec.Struct):
                 one.finish_reason or "stop",
                 one.stop,
                 [StoredCall(call.id, call.name, call.arguments) for call in one.tool_calls],
+                "".join(one.reasoning),
             )
             for _, one in sorted(answer.choices.items())
         ]
-        usage = answer.usage
-        return cls(member, choices, model, ids, (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens))
+        return cls(member, choices, model, ids, asdict(answer.usage))
 
     def events(self) -> Iterator[AnswerEvent]:
         """The events of the answer, in one go."""
         for number, choice in enumerate(self.choices):
+            if choice.reasoning:
+                yield TextDelta(number, choice.reasoning, kind="reasoning")
             if choice.text:
                 yield TextDelta(number, choice.text)
             for at, call in enumerate(choice.calls):
                 yield ToolCallDelta(number, at, call.id, call.name, call.arguments)
             yield ChoiceFinished(number, choice.reason, choice.stop)
-        yield TokenUsage(*self.usage)
+        yield TokenUsage(**self.usage)
 
 
 class _Store(Protocol):

@@ -18,6 +18,7 @@ from lmtool.providers.chat_answer import ChatAnswer
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS
 from lmtool.providers.outcomes import EMPTY, FIRST_TOKEN_TIMEOUT, INCOMPLETE, RESET, TIMEOUT, outcome_of_status
 from lmtool.providers.prefill import RestOfAnswer, mark_prefill, with_prefill
+from lmtool.providers.thinking import write_openai
 from lmtool.routing.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class LitellmBackend:
         body = openai_completions.write_chat(chat, self._config.model or "", parameters)
         if chat.prefill:
             body = mark_prefill(body, "prefix")
+        if chat.thinking is not None:
+            body |= write_openai(chat.thinking, chat, body)
         if request.constraint is not None:
             body["response_format"] = response_format(request.constraint)
         own = self._target.arguments

@@ -15,8 +15,10 @@ from lmtool.http_api.errors import ApiError
 from lmtool.http_api.models import ApiConfig, Models
 from lmtool.http_api.openai import requests
 from lmtool.http_api.openai.replies import chat_logprobs
+from lmtool.http_api.reasoning import ThoughtOptions
 from lmtool.providers.answer_events import ChoiceFinished, ChunkToken, TextDelta, TokenUsage, ToolCallDelta, piece_of
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS
+from lmtool.providers.json_values import list_of
 from lmtool.providers.openai_completions import write_chat
 from lmtool.providers.outcomes import TIMEOUT
 from lmtool.routing.outcomes import Outcome
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from lmtool.interfaces import TokenModel
     from lmtool.lmtp.client import LmtpClient
     from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.providers.chat_request import Thinking
     from lmtool.types import TokenOutput
 
 SAME_MODEL = Outcome("refused", "is the same model as one that refused")
@@ -120,13 +123,27 @@ class ModelBackend:
         """The request as OpenAI's route would have it."""
         chat = replace(request.of(self._config), stream=False)
         spelled = {UNIFIED_PARAMETERS.get(name, name): value for name, value in chat.parameters.items()}
-        call = requests.chat(write_chat(chat, self._config.model or "", spelled))
+        body = write_chat(chat, self._config.model or "", spelled)
+        for turn, message in zip(list_of(body["messages"]), chat.messages, strict=True):
+            if message.reasoning and isinstance(turn, dict):
+                turn["reasoning_content"] = message.reasoning
+        call = requests.chat(body)
         [prompt] = call.prompts
         assert isinstance(prompt, ChatPrompt)
-        call = replace(call, prompts=(replace(prompt, prefill=chat.prefill),), cache_salt=salted(""))
+        variables = {**prompt.chat_template_kwargs, **request.chat_template_kwargs}
+        prompt = replace(prompt, prefill=chat.prefill, chat_template_kwargs=variables)
+        call = replace(call, prompts=(prompt,), cache_salt=salted(""))
+        if chat.thinking is not None:
+            call = replace(call, thoughts=_thoughts(chat.thinking))
         if call.tools is not None and call.tools.forced:
             return replace(call, model=self._config.model)
         return replace(call, model=self._config.model, constraint=request.constraint)
+
+
+def _thoughts(asked: Thinking) -> ThoughtOptions:
+    """The same in the terms of our HTTP APIs."""
+    thinking = "thinking" if asked.enabled else ""
+    return ThoughtOptions(asked.enabled, asked.budget, asked.effort, demanded_by=thinking)
 
 
 def _events(generation: Generation, output: TokenOutput) -> list[AnswerEvent]:
@@ -165,4 +182,4 @@ def _tokens(generation: Generation, output: TokenOutput) -> tuple[ChunkToken, ..
 
 def _usage(generation: Generation) -> list[AnswerEvent]:
     usage = generation.usage()
-    return [TokenUsage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)]
+    return [TokenUsage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)]

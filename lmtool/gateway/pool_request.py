@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from lmtool.chat_options import ChatOptions
 from lmtool.errors import RequestError
-from lmtool.providers.chat_request import UNIFIED_PARAMETERS, ChatRequest, checked_parameter, unified_name
+from lmtool.providers.chat_request import UNIFIED_PARAMETERS, ChatRequest, Thinking, checked_parameter, unified_name
+from lmtool.reasoning import SWITCHES
 from lmtool.sampling_parameters import DEFAULTS, wrong_value
 from lmtool.types import ROLES, ChatMessage, ChatPrompt, GenerateRequest
 
@@ -43,6 +44,8 @@ class PoolRequest:
     """Messages in place of the conversation's, by the id or the model of a member."""
     prefill: Prefill | None = None
     """The beginning of the answer, where a member is to go on with it."""
+    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Variables of the chat template, for members that are our own models."""
     cache_salt: str = ""
     """Answers are kept for requests of the same one only."""
 
@@ -90,8 +93,24 @@ def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
         logprobs=options.logprobs is not None,
         top_logprobs=options.logprobs or None,
         stream=options.stream,
+        thinking=_thinking(request, prompt.chat_template_kwargs),
     )
-    return PoolRequest(chat, request.constraint, cache_salt=request.cache_salt)
+    variables = prompt.chat_template_kwargs
+    return PoolRequest(chat, request.constraint, chat_template_kwargs=variables, cache_salt=request.cache_salt)
+
+
+def _thinking(request: GenerateRequest, variables: Mapping[str, object]) -> Thinking | None:
+    """How much members are to think: by the budget, and by the variables of chat templates that say so.
+
+    variables: those of this request.
+    """
+    enabled = next((bool(variables[name]) for name in SWITCHES if name in variables), None)
+    budget = None if request.reasoning is None else request.reasoning.budget
+    if budget == 0:
+        enabled, budget = False, None
+    effort = variables.get("reasoning_effort")
+    thinking = Thinking(enabled, budget, effort if isinstance(effort, str) else None)
+    return None if thinking == Thinking() else thinking
 
 
 def _options(request: GenerateRequest) -> ChatOptions:

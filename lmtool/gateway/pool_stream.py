@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, cast, get_args
 
 from lmtool.errors import LmtoolError, ServerError
@@ -135,7 +135,7 @@ class Outputs:
         answer = self._answer
         reason = "stop" if self._finished.reason == "tool_calls" else self._finished.reason
         usage = answer.usage
-        counts = Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
+        counts = Usage(**{one.name: getattr(usage, one.name) or 0 for one in fields(Usage)})
         return TokenOutput(
             self._stream_id,
             text="",

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
-from lmtool.http_api.decoding import MAX_TOKENS, Count, Part, refuse
-from lmtool.reasoning import Reasoning
+from lmtool.http_api.decoding import MAX_TOKENS, Count, Part, refuse, wrong
+from lmtool.reasoning import EFFORTS, Reasoning, requested_reasoning, template_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.types import ModelInfo
-
-EFFORT_BUDGETS = {"none": 0, "minimal": 128, "low": 1024, "medium": 2048}
-"""Tokens of a thought by `reasoning_effort`, where the chat template does not tell the model; others: any number."""
-SWITCHES = ("enable_thinking", "thinking")
-"""What chat templates call the variable that turns thinking on and off: Qwen's and GLM's; DeepSeek's and Granite's."""
 
 Budget = Annotated[int, Meta(ge=-1, le=MAX_TOKENS, description="a whole number from 0, or -1 for no limit")]
 Effort = Annotated[str, Meta(max_length=64)]
@@ -43,6 +39,8 @@ class ThoughtOptions:
     budget: int | None = None
     """Most tokens of the thought; None: as the effort says."""
     effort: str | None = None
+    effort_name: str = "reasoning_effort"
+    """Of the parameter."""
     visible: bool = True
     """Whether the answer has the thought."""
     demanded_by: str = ""
@@ -56,6 +54,7 @@ class ThoughtOptions:
         effort: str | None = None,
         *,
         visible: bool | None = None,
+        effort_name: str = "reasoning_effort",
     ) -> ThoughtOptions:
         """The options of these parameters. budget: `thinking_token_budget`. Raises `ApiError`."""
         kind = None if thinking is None else thinking.type
@@ -67,14 +66,11 @@ class ThoughtOptions:
         hidden = visible is False or (thinking is not None and thinking.display == "omitted")
         if effort == "none" and enabled is None:
             enabled = False
-        return cls(enabled, budget, effort, not hidden, "thinking" if enabled else "")
+        return cls(enabled, budget, effort, effort_name, not hidden, "thinking" if enabled else "")
 
     def variables(self, requested: Mapping[str, Any]) -> dict[str, Any]:
         """The variables of the chat template with these options in them. requested: those that prevail."""
-        own: dict[str, Any] = {} if self.effort is None else {"reasoning_effort": self.effort}
-        if self.enabled is not None:
-            own |= dict.fromkeys(SWITCHES, self.enabled)
-        return {**own, **requested}
+        return {**template_variables(self.effort, enabled=self.enabled), **requested}
 
     def reasoning(self, info: ModelInfo, variables: Mapping[str, object]) -> Reasoning | None:
         """What the model is asked for. variables: of the chat template. Raises `ApiError`.
@@ -87,9 +83,13 @@ class ThoughtOptions:
                 sentence = f"{info.model} does not think before it answers, or not in a way that is known here"
                 refuse(self.demanded_by, f"{self.demanded_by} is enabled, but {sentence}; expected disabled")
             return None
-        switched = next((variables[name] for name in SWITCHES if name in variables), None)
-        if switched is False or self.enabled is False:
+        if self.enabled is False:
             return Reasoning(0)
-        if self.budget is not None or self.effort is None or (form is not None and form.heeds_effort):
-            return Reasoning(self.budget)
-        return Reasoning(EFFORT_BUDGETS.get(self.effort))
+        if form is not None and not form.heeds_effort and self.effort not in {None, *EFFORTS}:
+            raise wrong(self.effort_name, self.effort, _one_of_efforts(self.effort))
+        return requested_reasoning(form, variables, self.budget, self.effort)
+
+
+def _one_of_efforts(effort: str | None) -> str:
+    near = difflib.get_close_matches(effort or "", EFFORTS, n=1)
+    return f"one of {', '.join(EFFORTS)}" + (f"; did you mean {near[0]}?" if near else "")

@@ -247,7 +247,7 @@ class ClientConnection:
         await self._buffers.settled(request.name)
         if self.reason is not None:
             raise self.reason
-        return int(str(await self._answers.expect(self._buffers.change(request))))
+        return int(str(await self._answers.wait(self._buffers.change(request))))
 
     async def watch(self, on_watched: Callable[[Watched], None]) -> None:
         """Watch the server's other connections, as long as this one lasts (WATCH).

@@ -17,17 +17,13 @@ class PendingAnswers:
         self._loop = loop
         self._futures: dict[str, asyncio.Future[object]] = {}
 
-    def expect(self, key: str) -> asyncio.Future[object]:
-        """The future answer to a question."""
-        answer = self._futures[key] = self._loop.create_future()
-        return answer
-
     async def wait(self, key: str) -> Any:  # noqa: ANN401  # JSON
         """The answer to a question. Raises the error that it is answered with."""
+        answer = self._futures[key] = self._loop.create_future()
         try:
-            return await self.expect(key)
+            return await answer
         finally:
-            self._futures.pop(key, None)
+            del self._futures[key]
 
     def settle(self, key: str | None, answer: object) -> None:
         """Give a question its answer, an `LmtoolError` where it failed; harmless for one that nobody waits for."""

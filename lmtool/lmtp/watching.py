@@ -54,7 +54,7 @@ class Watching:
         session: ServerSession,
         send: Callable[[], None],
     ) -> None:
-        """refusal: why this client may not watch. send: called when the session has something to send."""
+        """refusal: why this client may not watch now. send: called when the session has something to send."""
         self._connection = connection
         self._traffic = traffic
         self._refusal = refusal
@@ -114,6 +114,11 @@ class Watching:
         """Send what waits, unless the client is behind: then it waits on, and what is too much is dropped."""
         self._timer = None
         if self._watcher is None or self._traffic is None or (self._session.waiting_bytes and not even_nothing):
+            return
+        if (withdrawn := self._refusal()) is not None:  # the keys of a file may have changed meanwhile
+            self.close()
+            self._session.refuse(self._stream_id, withdrawn)
+            self._send()
             return
         events, lost = self._watcher.take(ANSWER_BYTES)
         if events or lost or even_nothing:

@@ -125,12 +125,14 @@ class TokenUsage:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     """Tokens of the prompt that were not computed again."""
+    reasoning_tokens: int | None = None
+    """Those of the answer that are a thought."""
 
     @classmethod
     def of(cls, usage: Mapping[str, object], prompt: str, completion: str) -> TokenUsage:
         """The counts of a usage object whose members have these names."""
-        details = object_of(usage.get(f"{prompt}_details"))
-        counts = (usage.get(prompt), usage.get(completion), details.get("cached_tokens"))
+        read, written = (object_of(usage.get(f"{name}_details")) for name in (prompt, completion))
+        counts = (usage.get(prompt), usage.get(completion), read.get("cached_tokens"), written.get("reasoning_tokens"))
         return cls(*map(count_of, counts))
 
 

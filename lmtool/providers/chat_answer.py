@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
@@ -119,4 +119,4 @@ def newer_usage(old: TokenUsage, new: TokenUsage) -> TokenUsage:
         older: int | None = getattr(old, name)
         return older if value is None else value
 
-    return TokenUsage(count("prompt_tokens"), count("completion_tokens"), count("cached_tokens"))
+    return TokenUsage(*(count(one.name) for one in fields(TokenUsage)))

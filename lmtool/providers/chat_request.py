@@ -90,6 +90,18 @@ def _media(part: Mapping[str, Any]) -> Media:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """How much a model is to think before its answer. An API gets what it has a word for, see `thinking`."""
+
+    enabled: bool | None = None
+    """Whether it is to think; None: as it does by itself."""
+    budget: int | None = None
+    """Most tokens of the thought; None: any number."""
+    effort: str | None = None
+    """How much, in a word such as `low`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A conversation whose next assistant's turn is requested. Which model answers is not part of it."""
 
@@ -112,6 +124,8 @@ class ChatRequest:
     """Alternatives beside each token; None: none requested."""
     stream: bool = False
     """Whether the answer is requested piece by piece."""
+    thinking: Thinking | None = None
+    """None: the request does not say."""
     prefill: str = ""
     """The beginning of the answer, which another model has given: the rest is requested, see `providers.prefill`."""
 

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lmtool.providers.answer_events import Api
-    from lmtool.providers.chat_request import ChatRequest
+    from lmtool.providers.chat_request import ChatRequest, Thinking
     from lmtool.providers.http_request import Headers, Settings
     from lmtool.providers.prefill import PrefillStyle
+
+    ThinkingWriter: TypeAlias = Callable[[Thinking, ChatRequest, Mapping[str, object]], dict[str, object]]
+    """Members of a body that say how much to think, from the request and the rest of the body."""
 
 Feature: TypeAlias = Literal["tools", "tool_choice", "response_format", "logprobs", "top_logprobs"] | Media
 """What a request may need beside parameters."""
@@ -54,6 +57,10 @@ class Provider:
     """How it goes on with an answer that has begun; None: it does not, or only servers at other base URLs do."""
     trims_prefill: bool = False
     """Whether that must not end with blanks."""
+    write_thinking: ThinkingWriter | None = None
+    """Writes `ChatRequest.thinking`; None: the API has no word for that."""
+    write_compatible_thinking: ThinkingWriter | None = None
+    """The same for compatible servers at other base URLs."""
     key_required: bool = True
     """Whether it answers nobody without a key."""
     authorize: Callable[[Settings], Headers] = bearer
@@ -77,6 +84,9 @@ class Provider:
             raise RequestError(f"{self.name} has no prefill")
         messages = with_prefill(chat.messages, chat.prefill, trimmed=self.trims_prefill)
         body = self.write_chat(replace(chat, messages=messages), model, parameters)
+        write_thinking = self.write_compatible_thinking if self._is_elsewhere(settings) else self.write_thinking
+        if chat.thinking is not None and write_thinking is not None:
+            body |= write_thinking(chat.thinking, chat, body)
         if chat.prefill and style is not None:
             body = mark_prefill(body, style)
         return self.json_request(settings.chat_endpoint or self.chat_path, model, body, settings)
@@ -103,8 +113,12 @@ class Provider:
 
     def parameter_names(self, settings: Settings) -> Mapping[str, str]:
         """The unified parameters that a member with these settings takes, with the API's names for them."""
-        elsewhere = settings.base_url is not None and not settings.base_url.startswith(self.base_url or "\0")
+        elsewhere = self._is_elsewhere(settings)
         return {**self.parameters, **self.compatible_parameters} if elsewhere else self.parameters
+
+    def _is_elsewhere(self, settings: Settings) -> bool:
+        """Whether a member with these settings is another server that follows the API."""
+        return settings.base_url is not None and not settings.base_url.startswith(self.base_url or "\0")
 
     def prefill_style(self, settings: Settings) -> PrefillStyle | None:
         """How a member with these settings goes on with an answer that has begun; None: it does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.errors import RequestError
-from lmtool.providers import anthropic_messages, cohere_v1, cohere_v2, ollama, openai_completions
+from lmtool.providers import anthropic_messages, cohere_v1, cohere_v2, ollama, openai_completions, thinking
 from lmtool.providers.provider import ALL_FEATURES, Provider
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ OPENAI = Provider(
         | {"response_format", "parallel_tool_calls", "logprobs", "top_logprobs"}
     ),
     features=ALL_FEATURES,
+    write_thinking=thinking.write_openai,
+    write_compatible_thinking=thinking.write_compatible,
     key_required=False,
 )
 AZURE = Provider(
@@ -51,6 +53,8 @@ AZURE = Provider(
     parameters={**_OPENAI, "maxTokens": "max_tokens"},
     own_parameters=OPENAI.own_parameters | {"max_completion_tokens"},
     features=ALL_FEATURES,
+    write_thinking=thinking.write_openai,
+    write_compatible_thinking=thinking.write_openai,
     authorize=openai_completions.azure_headers,
     locate=openai_completions.azure_url,
 )
@@ -71,6 +75,8 @@ ANTHROPIC = Provider(
     features=frozenset({"tools", "tool_choice", "response_format", "images", "image_urls"}),
     prefill="last_message",
     trims_prefill=True,
+    write_thinking=thinking.write_anthropic,
+    write_compatible_thinking=thinking.write_anthropic,
     ranges="anthropic",
     authorize=anthropic_messages.write_headers,
 )
@@ -98,6 +104,8 @@ COHERE_V2 = Provider(
         {"documents", "citation_options", "safety_mode", "strict_tools", "thinking", "priority", "preamble"},
     ),
     features=frozenset({"tools", "tool_choice", "response_format", "logprobs", "images", "image_urls"}),
+    write_thinking=thinking.write_cohere,
+    write_compatible_thinking=thinking.write_cohere,
 )
 OLLAMA = Provider(
     name="ollama",
@@ -120,6 +128,8 @@ OLLAMA = Provider(
         | {"low_vram", "keep_alive", "think"}
     ),
     features=frozenset({"tools", "response_format", "logprobs", "top_logprobs", "images"}),
+    write_thinking=thinking.write_ollama,
+    write_compatible_thinking=thinking.write_ollama,
     prefill="last_message",
     key_required=False,
 )

@@ -9,6 +9,7 @@ from lmtool.logprobs.numbers import duration
 from lmtool.telemetry.request_log import without_content
 
 if TYPE_CHECKING:
+    from lmtool.telemetry.refusals import RefusalLog
     from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.types import LoadProgress, ModelInfo
 
@@ -81,6 +82,14 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Requests were refused at the door."""
+
+    event: ClassVar[str] = "refused"
+    requests: RefusalLog
+
+
+@dataclass(frozen=True, slots=True)
 class Reloaded:
     """A file was read again, and is in use: one of these."""
 
@@ -117,7 +126,8 @@ class Stopped:
 
 
 Event: TypeAlias = (
-    Started | Listening | Loading | Ready | Finished | Answered | Reloaded | LoggedWarning | Draining | Stopped
+    "Started | Listening | Loading | Ready | Finished | Answered | Refused | Reloaded | LoggedWarning | Draining"
+    " | Stopped"
 )
 
 
@@ -128,7 +138,8 @@ def as_json(event: Event, time: str) -> str:
     if isinstance(event, Finished | Answered):
         known = without_content(event.request)
     else:
-        known = {name: value for name, value in asdict(event).items() if value is not None}
+        about = event.requests if isinstance(event, Refused) else event
+        known = {name: value for name, value in asdict(about).items() if value is not None}
     return json.dumps({"time": time, "event": event.event, **known}, ensure_ascii=False)
 
 
@@ -149,9 +160,8 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
                 *(line for info in (event.model, *(event.further or ())) for line in _model_lines(info, columns)),
                 f"ready in {event.seconds:.1f} s     Ctrl-C stops (again: at once)",
             ]
-        case Finished() | Answered():
-            line = request_line(event.request) if isinstance(event, Finished) else http_line(event.request)
-            return [f"{clock}  {line}"]
+        case Finished() | Answered() | Refused():
+            return [f"{clock}  {_log_line(event)}"]
         case Reloaded():
             return [f"reloaded: {_reloaded(event)}"]
         case LoggedWarning():
@@ -217,6 +227,12 @@ def _amount(progress: LoadProgress) -> str:
     return f" {progress.done_bytes / unit:.{digits}f}/{progress.total_bytes / unit:.{digits}f} {name}"
 
 
+def _log_line(event: Finished | Answered | Refused) -> str:
+    if isinstance(event, Refused):
+        return refused_line(event.requests)
+    return request_line(event.request) if isinstance(event, Finished) else http_line(event.request)
+
+
 def http_line(entry: HttpLog) -> str:
     """`POST /v1/completions 200  2 tok in → 5 out  ttft 9.0 ms  12.3 ms`: counts only where it took streams."""
     parts = [f"{entry.method} {entry.path} {entry.status or 'left'}"]
@@ -225,6 +241,13 @@ def http_line(entry: HttpLog) -> str:
     if entry.ttft is not None:
         parts.append(f"ttft {duration(entry.ttft)}")
     return "  ".join([*parts, duration(entry.seconds)])
+
+
+def refused_line(entry: RefusalLog) -> str:
+    """`refused 401 invalid_api_key  http from 10.0.0.1  3 requests`: the reason, the last of them, how many."""
+    parts = [f"refused {entry.status} {entry.reason}", f"{entry.protocol} from {entry.address or 'a Unix socket'}"]
+    parts += [f"key {entry.key}"] if entry.key is not None else []
+    return "  ".join([*parts, f"{entry.count} request{'s' * (entry.count > 1)}"])
 
 
 def request_line(entry: RequestLog) -> str:

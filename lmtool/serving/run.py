@@ -27,6 +27,7 @@ from lmtool.serving.events import (
     Loading,
     LoggedWarning,
     Ready,
+    Refused,
     Started,
     Stopped,
 )
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from lmtool.serving.config import ModelsConfig, ServingConfig
     from lmtool.serving.events import Event
+    from lmtool.telemetry.refusals import RefusalLog
     from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.terminal import Output
     from lmtool.trace.server_tap import ServerTap
@@ -109,7 +111,9 @@ class _Run:
 
         self.ready_file.prepare()
         async with self._tap() as tap:
-            await self._all(Service(self.config.service, self._log, tap, self._log_http, tracer_from_environment()))
+            tracer = tracer_from_environment()
+            service = Service(self.config.service, self._log, tap, self._log_http, tracer, self._log_refused)
+            await self._all(service)
         self.console.emit(Stopped())
 
     @contextlib.asynccontextmanager
@@ -245,6 +249,10 @@ class _Run:
     def _log_http(self, entry: HttpLog) -> None:
         if self.config.life.json_logs or self.config.verbose:
             self.console.emit(Answered(entry))
+
+    def _log_refused(self, entry: RefusalLog) -> None:
+        if self.config.life.json_logs or self.config.verbose:
+            self.console.emit(Refused(entry))
 
 
 def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:

@@ -20,6 +20,7 @@ from lmtool.serving.health import UNRECORDED, Health, routes
 from lmtool.serving.initial_load import load_together
 from lmtool.serving.model_metrics import model_metrics
 from lmtool.telemetry.http_requests import HttpRequests
+from lmtool.telemetry.refusals import Refusals
 from lmtool.telemetry.telemetry import Telemetry
 from lmtool.trace.server_tap import ServerTap
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from lmtool.access.asgi import Write
+    from lmtool.access.asgi import Note, Write
     from lmtool.access.caller import Callers
     from lmtool.access.policy import AccessPolicy
     from lmtool.evergreen.grpc_server import GrpcServer
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from lmtool.metrics import MetricFamily
     from lmtool.serving.certificate import Certificate
     from lmtool.serving.composition import Models
+    from lmtool.telemetry.refusals import RefusalLog
     from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.telemetry.spans import Tracer
     from lmtool.types import LoadProgress, ModelInfo
@@ -63,12 +65,13 @@ class Service:
         tap: ServerTap | None = None,
         log_http: Callable[[HttpLog], None] = lambda _: None,
         tracer: Tracer | None = None,
+        log_refused: Callable[[RefusalLog], None] = lambda _: None,
     ) -> None:
         """Plug everything together; nothing is loaded or opened yet.
 
         log: called with each request that ended, of protocols with connections. log_http: called with each HTTP
         request that was answered. tap: shown all traffic, such as to record it. tracer: begins spans, and is closed
-        with this.
+        with this. log_refused: called with requests that the door refuses, see `Refusals`.
         """
         self._config = config
         self._log = log
@@ -78,6 +81,7 @@ class Service:
         self._loader = Loader(config.engine, config.backend, models=config.models, on_lost=self._lose)
         self._models = None if config.pools_only else models_of(config, self._loader)
         self._telemetry = Telemetry(log=log, tracer=tracer)
+        self._refusals = Refusals(log_refused)
         self._pools = pools_of(config, self._models, self._tap, self._telemetry)
         self._http_server: uvicorn.Server | None = None
         self._grpc_server: GrpcServer | None = None
@@ -137,8 +141,9 @@ class Service:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
         self._loop, config = asyncio.get_running_loop(), self._config
         self.faces = faces(self._served, config, self.health, self._ended, self._tap, self._telemetry)
+        write, note = refused_of(config), self._refusals.note
         self._http_server = http_server(
-            self._application(), config.access, config.server, config.http, refused_of(config), config.certificate
+            self._application(), config.access, config.server, config.http, write, config.certificate, note
         )
         self._tasks.append(asyncio.create_task(self._http_server.serve(sockets)))
 
@@ -148,7 +153,7 @@ class Service:
         from lmtool.evergreen.server import EvergreenServer
 
         sessions = next(face for face in self.faces if isinstance(face, EvergreenServer))
-        self._grpc_server = GrpcServer(sessions, self._config.access)
+        self._grpc_server = GrpcServer(sessions, self._config.access, self._refusals.note)
         certificate = self._config.certificate
         pair = None if certificate is None else lambda: (certificate.key, certificate.chain)
         return await self._grpc_server.start(host, port, pair)
@@ -261,6 +266,7 @@ class Service:
     def _metrics(self) -> Iterator[MetricFamily]:
         yield from self.health.metrics()
         yield from self._telemetry.metrics.families()
+        yield self._refusals.metrics()
         for face in self.faces:
             yield from face.metrics()
         yield from model_metrics(self._models, self._loader)
@@ -326,10 +332,11 @@ def http_server(
     how: HttpConfig | None = None,
     write: Write = errors.refused,
     certificate: Certificate | None = None,
+    note: Note = lambda *_: None,
 ) -> uvicorn.Server:
     """A uvicorn server of an application behind the door. write: status and body of a refusal at a path.
 
-    certificate: with which it speaks TLS. Leaves signals and logs to the program.
+    certificate: with which it speaks TLS. note: see `Door`. Leaves signals and logs to the program.
     """
     import uvicorn
 
@@ -343,7 +350,7 @@ def http_server(
 
     how = how or HttpConfig()
     options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol(config.stall_limit)}
-    guarded = Door(application, access, write)
+    guarded = Door(application, access, write, note)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
     # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.
     options |= {"proxy_headers": False, "lifespan": "off", "log_config": None, "access_log": False}

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     Application: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
+_FAULT = 500
+
+
 class HttpRequests:
     """An ASGI application that passes all on, in the context of the trace that the headers name."""
 
@@ -57,7 +60,18 @@ class HttpRequests:
         token = current_streams.set(streams)
         try:
             await self._application(scope, receive, noting)
+        except Exception as problem:
+            if not status and not _is_departure(problem):
+                status.append(_FAULT)  # which the server answers behind this
+            raise
         finally:
             current_streams.reset(token)
             seconds, code = time.perf_counter() - began, status[0] if status else None
             self._log(http_log(scope["method"], path, code, seconds, streams))
+
+
+def _is_departure(problem: Exception) -> bool:
+    """Whether an application was ended by a client that has left, and not by a fault of its own."""
+    from starlette.requests import ClientDisconnect
+
+    return isinstance(problem, OSError | ClientDisconnect)

@@ -20,7 +20,7 @@ from lmtool.telemetry.trace_context import current_trace
 if TYPE_CHECKING:
     from lmtool.telemetry.observation import Observation
 
-COMMANDS = frozenset({"GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "CANCEL"})
+COMMANDS = frozenset({"GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "WATCH", "CANCEL"})
 LONGEST = 200
 """Characters of what a client has chosen: an id, a name, a path."""
 _OWN_FAULTS = frozenset(
@@ -48,7 +48,7 @@ class RequestLog:
     stream_id: str
     """The id's JSON text; `null` where the frame has none."""
     command: str
-    """`GENERATE`, `SCORE`, `MODEL_INFO`, `MODELS`, `BUFFER`, `CANCEL`, or what the client sent in its place."""
+    """One of `COMMANDS`, an action's name, or what the client sent in its place."""
     model: str | None = None
     """As the client named it."""
     prompt_tokens: int | None = None

@@ -23,11 +23,16 @@ START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", 
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
 _CLOSINGS = (END, CALL, RETURN)
+_FINAL = f"{CHANNEL}final{MESSAGE}"
+_ANSWERS = (_FINAL, f"{CHANNEL}final {CONSTRAIN}json{MESSAGE}", f"{CHANNEL}final{CONSTRAIN}json{MESSAGE}")
+"""Ends of headers behind which a constrained answer begins."""
 _HEADS = (*MARKS, "to=")
 """What a header may begin with behind `<|start|>assistant`, which the prompt has."""
 _CHANNEL_NAME = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
-_CLOSING = re.compile("|".join(map(re.escape, _CLOSINGS)))
+_ENDS = (*_CLOSINGS, START, CHANNEL)
+"""What ends a message's text: its closing mark, or the next header where the model leaves that out."""
+_END = re.compile("|".join(map(re.escape, _ENDS)))
 _HEADER_CHARACTERS = 512
 """A header that is longer is none."""
 
@@ -67,6 +72,11 @@ class ChannelReader:
         return self._channel if self._in_body else None
 
     @property
+    def header(self) -> str:
+        """Of the message that is being read, or was read last."""
+        return self._header
+
+    @property
     def in_body(self) -> bool:
         """Whether a message's text is being read."""
         return self._in_body
@@ -91,17 +101,11 @@ class ChannelReader:
 
     def _read_header(self) -> bool:
         header, mark, behind = self._pending.partition(MESSAGE)
-        if mark:
-            self._open(header, behind)
-        elif self._is_plain():
+        if _is_plain(header):
             self._open("", self._pending)
+        elif mark:
+            self._open(header, behind)
         return self._in_body
-
-    def _is_plain(self) -> bool:
-        """Whether what stands where a header is expected is a text without one."""
-        text = self._pending.lstrip()
-        begun = text.startswith(_HEADS) or any(mark.startswith(text) for mark in _HEADS)
-        return not begun or len(text) > _HEADER_CHARACTERS
 
     def _open(self, header: str, behind: str) -> None:
         channel, recipient = _CHANNEL_NAME.search(header), _RECIPIENT.search(header)
@@ -112,13 +116,17 @@ class ChannelReader:
 
     def _read_body(self, found: list[ChannelText]) -> bool:
         """Read text of a message; whether it ends there."""
-        closing = _CLOSING.search(self._pending)
-        if closing is not None:
-            before, self._pending = self._pending[: closing.start()], self._pending[closing.end() :]
-            found.append(self._piece(before, closing[0]))
+        plain = self._begins and not self._header  # what opens it, such as a header that is too long, does not end it
+        ending = _END.search(self._pending, 1 if plain else 0)
+        if ending is not None:
+            closing = ending[0] if ending[0] in _CLOSINGS else ""
+            before = self._pending[: ending.start()]
+            self._pending = self._pending[ending.start() + len(closing) :]
+            if before or closing or self._begins:
+                found.append(self._piece(before, closing))
             self._in_body = False
             return True
-        held = max(overlap(self._pending, mark) for mark in _CLOSINGS)
+        held = max(overlap(self._pending, mark) for mark in _ENDS)
         shown = self._pending[: len(self._pending) - held]
         self._pending = self._pending[len(shown) :]
         if shown:
@@ -128,6 +136,13 @@ class ChannelReader:
     def _piece(self, text: str, closing: str = "") -> ChannelText:
         begins, self._begins = self._begins, False
         return ChannelText(self._channel, self._recipient, self._header, text, begins, closing)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether what stands where a header is expected is none, but a text."""
+    text = text.lstrip()
+    begun = text.startswith(_HEADS) or any(mark.startswith(text) for mark in _HEADS)
+    return not begun or len(text) > _HEADER_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,63 +160,84 @@ class HarmonyChannels:
         """A prompt ends with `<|start|>assistant`: which channel comes is up to the model."""
         return "closed" if tail.rstrip().endswith(f"{CHANNEL}final{MESSAGE}") else "undecided"
 
-    def reader(self, beginning: Beginning, *, constrained: bool) -> HarmonyReader:  # noqa: ARG002  # nothing is trimmed
+    def reader(self, beginning: Beginning, *, constrained: bool) -> HarmonyReader:
         """See `reasoning_parser.ReasoningParser`."""
-        return HarmonyReader(in_final=beginning == "closed")
+        return HarmonyReader(in_final=beginning == "closed", constrained=constrained)
 
     def thought_marks(self, beginning: Beginning, encode: Encode, budget: int | None) -> ThoughtMarks | None:
         """All before the message on `final` counts as thought."""
         if beginning == "closed":
             return None
-        final = f"{CHANNEL}final{MESSAGE}"
         return ThoughtMarks(
             opening="",
-            closings=(final, f"{CHANNEL}final {CONSTRAIN}json{MESSAGE}", f"{CHANNEL}final{CONSTRAIN}json{MESSAGE}"),
-            ending=tuple(encode(f"{END}{START}assistant{final}")),
+            closings=_ANSWERS,
+            ending=tuple(encode(f"{END}{START}assistant{_FINAL}")),
             budget=budget,
-            empty=tuple(encode(final)),
+            empty=tuple(encode(_FINAL)),
         )
 
 
 class HarmonyReader:
-    """A `reasoning_parser.ThoughtReader` of GPT-OSS. Calls stay part of the answer, with header and marks."""
+    """A `reasoning_parser.ThoughtReader` of GPT-OSS. Calls stay part of the answer, with header and marks.
 
-    __slots__ = ("_channels", "_thought")
+    Where the answer follows a constraint, it is what stands on `final`, and all before that counts as thought.
+    """
 
-    def __init__(self, *, in_final: bool = False) -> None:
+    __slots__ = ("_answered", "_behind_thought", "_channels", "_constrained", "_thought")
+
+    def __init__(self, *, in_final: bool = False, constrained: bool = False) -> None:
         """in_final: whether the stream begins behind the header of its answer."""
         self._channels = ChannelReader()
+        self._constrained = constrained
         self._thought = False
         """Whether there was one."""
+        self._behind_thought = False
+        """Whether the last message was one."""
+        self._answered = False
+        """Whether a constrained answer has begun."""
         if in_final:
-            self._channels.push(f"{CHANNEL}final{MESSAGE}")
+            self._channels.push(_FINAL)
 
     @property
     def thinking(self) -> bool:
         """See `reasoning_parser.ThoughtReader`."""
         channels = self._channels
         if channels.in_body:
-            return channels.channel == "analysis" and channels.recipient is None
-        return self._thought
+            return self._is_thought(channels.header, channels.channel, channels.recipient)
+        return self._behind_thought
 
     def push(self, text: str) -> Piece:
         """See `reasoning_parser.ThoughtReader`."""
         return self._sorted(self._channels.push(text))
 
+    def push_special(self) -> None:
+        """See `reasoning_parser.ThoughtReader`: it says nothing here."""
+
     def finish(self) -> Piece:
         """See `reasoning_parser.ThoughtReader`."""
         return self._sorted(self._channels.finish())
 
+    def _is_thought(self, header: str, channel: str | None, recipient: str | None) -> bool:
+        if self._constrained:
+            return not (self._answered or f"{header}{MESSAGE}".endswith(_ANSWERS))
+        return channel == "analysis" and recipient is None
+
     def _sorted(self, texts: list[ChannelText]) -> Piece:
         thought, answer = [], []
         for one in texts:
-            if one.recipient is not None:
-                answer.append(f"{one.header}{MESSAGE}" if one.begins else "")
-                answer.append(one.text + one.closing)
-            elif one.channel == "analysis":
+            self._behind_thought = self._is_thought(one.header, one.channel, one.recipient)
+            if self._behind_thought:
                 thought.append("\n" if one.begins and self._thought else "")
                 thought.append(one.text)
                 self._thought = True
-            else:
+            elif self._constrained:
+                self._answered = True
                 answer.append(one.text)
+            else:
+                answer.append(_as_written(one) if one.recipient is not None else one.text)
         return Piece("".join(thought), "".join(answer))
+
+
+def _as_written(one: ChannelText) -> str:
+    """A part of a message with its marks, for a reader of calls."""
+    return (f"{one.header}{MESSAGE}" if one.begins else "") + one.text + one.closing

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from lmtool.types import ScoreRequest
 
 _TAIL = 16
-"""Ids at a prompt's end that are looked at for a thought that it leaves open."""
+"""Ids at a prompt's end, before a prefill, that are looked at for a thought that it leaves open."""
+_BYTES_PER_CHARACTER = 4
+"""At most, in UTF-8: a text has no more ids than bytes."""
 
 
 class PreparedRequest:
     """A request with ids in place of texts, and what turns its outputs back into text."""
 
     __slots__ = (
-        "check", "constraint", "detokenizer", "marks", "prompt_tokens", "reader", "request", "shows_text",
-        "stop_ids", "stops", "written",
+        "_tokenizer", "check", "constraint", "detokenizer", "marks", "prompt_tokens", "reader", "request",
+        "shows_text", "stop_ids", "stops", "written",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +39,7 @@ class PreparedRequest:
 
         check: validates the answer.
         """
+        self._tokenizer = tokenizer
         sampling = request.sampling if isinstance(request, GenerateRequest) else SamplingParams()
         stops = sampling.stop
         self.stop_ids = sampling.stop_token_ids
@@ -74,14 +77,24 @@ class PreparedRequest:
         if parser is None or reasoning is None:
             return None
         self.marks = tokenizer.special_marks(parser.marks)
-        spelled = (self.marks.get(token, "").encode() or tokenizer.piece(token) for token in prompt[-_TAIL:])
-        tail = b"".join(spelled).decode(errors="replace")
         prefill = request.prompt.prefill if isinstance(request.prompt, ChatPrompt) else reasoning.prefill
+        ids = prompt[-_TAIL - _BYTES_PER_CHARACTER * len(prefill) :]
+        spelled = (self.marks.get(token, "").encode() or tokenizer.piece(token) for token in ids)
+        tail = b"".join(spelled).decode(errors="replace")
         beginning = parser.beginning(tail.removesuffix(prefill) if prefill else tail, prefill)
         self.reader = parser.reader(beginning, constrained=request.constraint is not None)
         if request.constraint is None and reasoning.budget is None:
             return None
         return parser.thought_marks(beginning, tokenizer.encode_continuation, reasoning.budget)
+
+    def text_of(self, token: int) -> str:
+        """What the stream's next token adds to its text, thoughts and their marks included; to be `split`."""
+        assert self.detokenizer is not None, "the stream's text is wanted"
+        if token in self.marks:
+            return self.marks[token]
+        if self.reader is not None and not self._tokenizer.piece(token):
+            self.reader.push_special()
+        return self.detokenizer.push(token)
 
     def split(self, text: str, *, last: bool = False) -> tuple[str | None, str]:
         """What a token's text adds to the thought, None where it is none of it; and to the answer.
@@ -114,7 +127,6 @@ class PreparedRequest:
                     f"generated goes on at index {index}, behind the stop string {self.stops.matched!r}",
                     "send the ids of one stream, as they came",
                 )
-            text = self.marks.get(token, "") or self.detokenizer.push(token)
-            _, text = self.split(text)
+            _, text = self.split(self.text_of(token))
             shown.append(text if self.stops is None else self.stops.push(text))
         self.written = "".join(shown)

@@ -36,6 +36,9 @@ class ThoughtReader(Protocol):
     def push(self, text: str) -> Piece:
         """Take more of the text, special tokens by the names of the parser's marks; return what is certain by now."""
 
+    def push_special(self) -> None:
+        """Take a special token that is none of the parser's marks, such as one before calls, and adds no text."""
+
     def finish(self) -> Piece:
         """Return what was held back, at the end of the text, wherever it was cut. Nothing may be pushed afterwards."""
 

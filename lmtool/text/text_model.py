@@ -339,7 +339,7 @@ class _Stream:
         if output.token is not None:
             self.tokens += 1
             if not self._ends_constraint(output):
-                text = self.prepared.marks.get(output.token, "") or self.detokenizer.push(output.token)
+                text = self.prepared.text_of(output.token)
         if output.last:
             text += self.detokenizer.finish()
         thought, text = self.prepared.split(text, last=output.last)

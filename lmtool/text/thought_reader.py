@@ -108,6 +108,11 @@ class MarkedReader:
             answer, self._pending = self._pending, ""
         return Piece(thought, answer)
 
+    def push_special(self) -> None:
+        """See `reasoning_parser.ThoughtReader`: behind the closing mark the answer begins with it."""
+        if self._phase == "gap":
+            self._phase = "answer"
+
     def finish(self) -> Piece:
         """See `reasoning_parser.ThoughtReader`."""
         rest, self._pending = self._pending, ""

@@ -43,6 +43,24 @@ class Action(Generic[C]):
     """Panes whose footer has it, with blanks between; or `FIRST`, `EVERY`."""
     unavailable: Callable[[C], str] | None = None
     """Why it cannot be done now, as a sentence; empty where it can."""
+    value: Value[C] | None = None
+    """How it is done with a value that is typed behind its name; None: it takes none."""
+    command: Callable[[C], str] | None = None
+    """The command line that does the same, as it would be typed now; empty where there is none now."""
+    synonyms: str = ""
+    """Other words that it is found by, with blanks between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Generic[C]):
+    """What may be typed behind an action's name, such as `heat entropy`."""
+
+    name: str
+    """The option of `lmtool inspect` that does the same, without its dashes; a name of the action, too."""
+    form: str
+    """What may stand there, for people: `SECONDS`, or the choices."""
+    apply: Callable[[C, str], object]
+    """Do it. Raises `LmtoolError` for a value that makes no sense."""
 
 
 class Keymap(Generic[C]):
@@ -87,6 +105,13 @@ class Keymap(Generic[C]):
     def by_id(self, name: str) -> Action[C]:
         """The action of this id."""
         return self._by_id[name]
+
+    def by_name(self, name: str) -> Action[C] | None:
+        """The action of this option, id or footer word, in any case; None for an unknown name."""
+        word = name.removeprefix("--").lower()
+        by_option = {one.value.name: one for one in self.actions if one.value is not None}
+        by_word = {one.short.lower(): one for one in self.actions}
+        return by_option.get(word) or self._by_id.get(word) or by_word.get(word)
 
     def sign(self, name: str) -> str:
         """The first key of an action as it is shown; empty for none."""

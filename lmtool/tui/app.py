@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -23,8 +24,9 @@ from lmtool.tui.action import Keymap
 from lmtool.tui.actions.context import ActionContext
 from lmtool.tui.documents.key_help import keys_line, message_lines
 from lmtool.tui.event_store import EventStore, TraceFile
-from lmtool.tui.keymap import ACTIONS, ActionsProvider
+from lmtool.tui.keymap import ACTIONS
 from lmtool.tui.screens.main import MainScreen
+from lmtool.tui.tips import next_tip, tips_file
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -78,8 +80,7 @@ class InspectorApp(ActionContext):
 
     CSS_PATH = "app.tcss"
     TITLE = "lmtool inspect"
-    ENABLE_COMMAND_PALETTE = True
-    COMMANDS: ClassVar = {ActionsProvider}
+    ENABLE_COMMAND_PALETTE = False  # `?` and `:` are ours: they show in every size, without colours and in ASCII
     # Textual's own ctrl+c only says how to quit.
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c,ctrl+q", "quit", show=False, priority=True)]
 
@@ -145,10 +146,17 @@ class InspectorApp(ActionContext):
         self.set_interval(TICK, self._tick)
         if isinstance(self.lines, TraceFile):
             self.run_worker(self._read(self.lines))
+        if self.options.tips and not self.is_headless and not self.options.exit_at_end:
+            self._give_tip()
         if self.source is not None:
             if self.options.record is not None:
                 self.source.start_recording(self.options.record)
             self.run_worker(self.observe(self.source))
+
+    def _give_tip(self) -> None:
+        tip = next_tip(self.keys, tips_file(), datetime.now().astimezone().date())
+        if tip:
+            self.say(f"tip: {tip}   ({self.keys.sign('help') or 'help'}: everything else)")
 
     def _leave_lost_terminal(self) -> None:
         """End where the terminal has gone without a signal (it was not ours to control): reads of it return at once."""

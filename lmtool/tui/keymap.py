@@ -1,19 +1,16 @@
-"""The keys: each action with its default keys, name, help and what it runs; and the command palette made of them."""
+"""The keys: each action with its default keys, name, help, what it runs, and the command line that does the same."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from textual.command import DiscoveryHit, Hit, Provider
-
-from lmtool.tui.action import EVERY, FIRST, Action
-from lmtool.tui.actions import exports, navigation, requests
+from lmtool.logprobs.heat import MODES
+from lmtool.tui.action import EVERY, FIRST, Action, Value
+from lmtool.tui.actions import exports, navigation, requests, values
+from lmtool.tui.actions.values import PALETTES, inspect_with
+from lmtool.tui.view import VIEWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.command import Hits
-
     from lmtool.tui.actions.context import ActionContext
 
 LAST = 10**9
@@ -31,9 +28,10 @@ ACTIONS: tuple[Action[ActionContext], ...] = (
            lambda app: app.main.show_next_pane(-1)),
     Action("zoom", ("z",), "Zoom", "show one pane only, or all again", lambda app: app.main.zoom()),
     Action("pause", ("space",), "Pause", "stop the screen, or go on; what arrives meanwhile is kept",
-           lambda app: app.view.pause(), footer=FIRST),
+           lambda app: app.view.pause(), footer=FIRST, synonyms="stop freeze hold play"),
     Action("filter", ("/",), "Filter", "show only what a filter lets through",
-           navigation.ask_filter, panes="streams", footer=FIRST),
+           navigation.ask_filter, panes="streams", footer=FIRST, synonyms="find search grep",
+           value=Value("filter", "EXPR", values.set_filter), command=values.filter_command),
     Action("down", ("j", "down"), "Down", "a row down: the next stream, token, bar or frame",
            lambda app: app.main.current.document.move(1), panes=EVERY),
     Action("up", ("k", "up"), "Up", "a row up", lambda app: app.main.current.document.move(-1), panes=EVERY),
@@ -50,12 +48,13 @@ ACTIONS: tuple[Action[ActionContext], ...] = (
     Action("least_likely", ("u",), "Least likely", "to the least likely token of the stream",
            navigation.least_likely, panes="tokens", footer="tokens"),
     Action("threshold", ("t",), "Threshold", "how many bits make a token surprising",
-           navigation.threshold, panes="tokens"),
+           navigation.threshold, panes="tokens", value=Value("threshold", "BITS", values.set_threshold)),
     Action("first", ("g", "home"), "First", "to the first row",
            lambda app: app.main.current.document.move(-LAST), panes="tokens frames"),
     Action("end", ("G", "end"), "End", "to the last row, and follow new ones", navigation.end, panes="tokens frames"),
     Action("raw", ("enter",), "Raw", "the whole frame that brought the token",
-           navigation.raw_frame, panes="tokens detail frames", footer="detail frames"),
+           navigation.raw_frame, panes="tokens detail frames", footer="detail frames",
+           synonyms="json wire message", command=values.raw_command),
     Action("frame_back", ("[",), "Frame back", "show the moment one frame before",
            lambda app: app.view.step_frame(-1), panes="frames time", footer="frames"),
     Action("frame_on", ("]",), "Frame on", "show the moment of the next frame",
@@ -64,80 +63,74 @@ ACTIONS: tuple[Action[ActionContext], ...] = (
            lambda app: app.view.step_time(-1), panes="time", footer="time"),
     Action("second_on", ("}",), "1 s on", "show the moment one second later",
            lambda app: app.view.step_time(1), panes="time", footer="time"),
+    Action("seek", ("@",), "Go to", "go to a second of the trace", navigation.ask_moment, panes="time",
+           synonyms="seek scrub jump", value=Value("at", "SECONDS", values.seek), command=values.at_command),
     Action("slower", ("<",), "Slower", "play a file slower",
            lambda app: navigation.play(app, -1), panes="time", unavailable=navigation.is_live),
     Action("faster", (">",), "Faster", "play a file faster",
-           lambda app: navigation.play(app, 1), panes="time", unavailable=navigation.is_live),
+           lambda app: navigation.play(app, 1), panes="time", unavailable=navigation.is_live,
+           value=Value("speed", "N", values.set_speed), command=values.speed_command),
     Action("heat", ("c",), "Heat", "colour by: probability, surprisal, entropy, rank, gap, stream",
-           lambda app: app.view.next_heat(), panes="tokens", footer=EVERY),
-    Action("palette_colors", ("C",), "Colours", "other colours for the heat", navigation.next_palette, panes="tokens"),
+           lambda app: app.view.next_heat(), panes="tokens", footer=EVERY, synonyms="color",
+           value=Value("heat", "|".join(MODES), values.set_heat),
+           command=lambda app: inspect_with(app, "--heat", app.view.heat)),
+    Action("palette_colors", ("C",), "Colours", "other colours for the heat", navigation.next_palette, panes="tokens",
+           value=Value("palette", "|".join(PALETTES), values.set_palette),
+           command=lambda app: inspect_with(app, "--palette", app.view.palette)),
     Action("mode", ("v",), "View", "tokens interleaved, split, as text, as a table",
-           lambda app: app.view.next_mode(), panes="tokens", footer=EVERY),
+           lambda app: app.view.next_mode(), panes="tokens", footer=EVERY, synonyms="mode layout",
+           value=Value("view", "|".join(VIEWS), values.set_mode),
+           command=lambda app: inspect_with(app, "--view", app.view.mode)),
     Action("invisible", ("w",), "Blanks", "show blanks and line feeds as signs", navigation.blanks, panes="tokens"),
     Action("clear", ("escape",), "Clear", "clear the filter, or show all panes again", navigation.clear),
     Action("follow", ("f",), "Follow", "only the tokens of this stream, or of all again",
-           lambda app: app.view.follow_stream(), panes="streams tokens", footer="streams"),
+           lambda app: app.view.follow_stream(), panes="streams tokens", footer="streams",
+           command=values.follow_command),
     Action("mark", ("m",), "Mark", "mark the stream to compare it (in the table), or the moment (elsewhere)",
            navigation.mark, panes="streams time", footer="streams"),
     Action("next_mark", ("'",), "Next mark", "to the next marked moment", navigation.next_mark, panes="time"),
     Action("branch", ("b",), "Branch", "go on from the chosen alternative in a new stream",
-           requests.branch, panes="tokens detail", footer=EVERY, unavailable=requests.no_server),
+           requests.branch, panes="tokens detail", footer=EVERY, unavailable=requests.no_server,
+           synonyms="fork regenerate reroll continue another"),
     Action("bias_out", ("x",), "Bias out", "go on without the chosen alternative in a new stream",
-           requests.bias_out, panes="detail", footer="detail", unavailable=requests.no_server),
+           requests.bias_out, panes="detail", footer="detail", unavailable=requests.no_server,
+           synonyms="ban forbid exclude"),
     Action("tree", ("B",), "Tree", "the tree of branches",
            navigation.tree, panes="streams detail", footer="detail", unavailable=navigation.no_stream),
     Action("compare", ("=",), "Compare", "compare two streams where they part",
-           navigation.compare, panes="streams", footer=EVERY),
+           navigation.compare, panes="streams", footer=EVERY, synonyms="diff difference",
+           command=values.compare_command),
     Action("prompt", ("i",), "Prompt", "send a prompt",
-           requests.prompt, panes="streams", footer="streams", unavailable=requests.no_server),
+           requests.prompt, panes="streams", footer="streams", unavailable=requests.no_server,
+           synonyms="ask generate chat", value=Value("prompt", "TEXT", requests.send_prompt),
+           command=values.prompt_command),
     Action("demo", ("d",), "Demo", "send four prompts that race each other",
-           requests.demo, panes="streams", unavailable=requests.no_server),
+           requests.demo, panes="streams", unavailable=requests.no_server, command=lambda _: "lmtool inspect"),
     Action("score", ("S",), "Score", "have the stream's tokens scored after its own prompt, as they are or edited",
-           requests.score, panes="streams", unavailable=requests.no_scoring),
+           requests.score, panes="streams", unavailable=requests.no_scoring, synonyms="logprobs perplexity",
+           value=Value("score", "[PROMPT =>] TEXT", requests.score_text), command=values.score_command),
     Action("cancel", ("D",), "Cancel", "end a stream of your own", requests.cancel, panes="streams"),
     Action("copy", ("y",), "Copy", "copy the token, the stream's text, or the frame",
-           exports.copy, panes="tokens detail frames"),
+           exports.copy, panes="tokens detail frames", synonyms="clipboard yank"),
     Action("export", ("e",), "Export", "write the stream to a file",
-           exports.export, panes="streams", unavailable=navigation.no_stream),
+           exports.export, panes="streams", unavailable=navigation.no_stream, synonyms="save html csv",
+           value=Value("export", "FILE", values.export), command=values.export_command),
     Action("record", ("r",), "Record", "write everything from now on to a trace, or stop that",
-           exports.record, footer=EVERY, unavailable=exports.is_recording),
-    Action("snapshot", ("s",), "Snapshot", "write this screen as an SVG picture", exports.snapshot, footer=EVERY),
-    Action("theme", ("T",), "Theme", "the next theme", navigation.next_theme, unavailable=navigation.no_colors),
-    Action("help", ("?", "f1"), "Help", "the keys of this pane, and what the colours mean",
-           navigation.show_help, footer=EVERY),
-    Action("palette", ("ctrl+p",), "Palette", "find an action by its name",
-           lambda app: app.action_command_palette(), footer=EVERY),
-    Action("quit", ("q", "ctrl+c", "ctrl+q"), "Quit", "leave", lambda app: app.exit(0), footer=EVERY),
+           exports.record, footer=EVERY, unavailable=exports.is_recording, synonyms="save keep",
+           value=Value("record", "FILE", values.record), command=values.record_command),
+    Action("snapshot", ("s",), "Snapshot", "write this screen as an SVG picture", exports.snapshot, footer=EVERY,
+           synonyms="screenshot image save", value=Value("snapshot", "FILE", values.snapshot),
+           command=values.snapshot_command),
+    Action("theme", ("T",), "Theme", "the next theme", navigation.next_theme, unavailable=navigation.no_colors,
+           synonyms="dark light colors", value=Value("theme", "NAME", values.set_theme),
+           command=lambda app: inspect_with(app, "--theme", app.theme)),
+    Action("pane_help", ("f1",), "This pane", "what this pane shows, its keys, and what the colours mean",
+           navigation.explain_pane, synonyms="help legend scale", command=lambda _: "lmtool docs inspector"),
+    Action("help", ("?",), "Help", "every action with its key and its command line, every word of the screen",
+           navigation.find_action, footer=EVERY),
+    Action("palette", (":", "ctrl+p"), "Run", "type an action, such as  heat entropy", navigation.find_action,
+           footer=EVERY),
+    Action("quit", ("q", "ctrl+c", "ctrl+q"), "Quit", "leave", lambda app: app.exit(0), footer=EVERY,
+           synonyms="exit close"),
 )
 # fmt: on
-
-
-class ActionsProvider(Provider):
-    """The command palette: finds actions by what they do."""
-
-    @property
-    def _inspector(self) -> ActionContext:
-        return cast("ActionContext", self.app)
-
-    def _texts(self, action: Action[ActionContext]) -> tuple[str, str]:
-        keys = self._inspector.keys.signs(action.id)
-        return f"{action.short}: {action.sentence}", f"key {keys}" if keys else "no key"
-
-    def _runner(self, action: Action[ActionContext]) -> Callable[[], None]:
-        return lambda: self._inspector.do(action)
-
-    async def discover(self) -> Hits:
-        """All actions."""
-        for action in ACTIONS:
-            if action.id != "palette":
-                name, keys = self._texts(action)
-                yield DiscoveryHit(name, self._runner(action), help=keys)
-
-    async def search(self, query: str) -> Hits:
-        """Actions that match."""
-        matcher = self.matcher(query)
-        for action in ACTIONS:
-            name, keys = self._texts(action)
-            score = matcher.match(name)
-            if score > 0 and action.id != "palette":
-                yield Hit(score, matcher.highlight(name), self._runner(action), help=keys)

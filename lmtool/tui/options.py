@@ -78,6 +78,9 @@ class InspectorOptions:
     """Of a file that is played: trace seconds a second; `inf` shows its end at once."""
     exit_at_end: bool = False
     """Leave once the source is over and everything has been shown."""
+    tips: bool = option(True, "A tip at the start, at most once a day.", LOOK)
+    source_words: tuple[str, ...] = ()
+    """What names the source on a command line, without credentials."""
     folder: Path = Path()
     """Where snapshots, exports and recordings go."""
     keys: Mapping[str, str] = field(default_factory=dict)

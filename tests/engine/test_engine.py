@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import replace
 from random import Random
@@ -79,20 +80,32 @@ class TestStreams:
         assert reader.calls == []
         await reader.ended(2)
 
-    async def test_what_it_holds(self, own_engine):
+    async def test_what_it_holds(self, own_engine, monkeypatch):
         """Memory of keys and values by who has it; when a stream's turn came is known from then on."""
-        before, reader = own_engine.usage_now, Reader()
+        before, reader, runner = own_engine.usage_now, Reader(), type(own_engine._runner)
         assert (before.running, before.kv_cache_used_bytes, before.prefix_cache_bytes) == (0, 0, 0)
-        handle = own_engine.submit(GenerateRequest(1, tuple(range(3, 53)), LONG), reader)
-        assert (handle.began_at(), before.kv_cache_bytes > 0) == (None, True)
+        assert before.kv_cache_bytes > 0
+        begins, goes_on, steps, run = threading.Event(), threading.Event(), [], runner.run
+
+        def run_first(self, plan):
+            steps.append(plan)
+            assert len(steps) == 1 or goes_on.wait(30)
+            return run(self, plan)
+
+        monkeypatch.setattr(runner, "run", run_first)
+        own_engine._thread.post(lambda: begins.wait(30))
         asked = time.perf_counter()
+        handle = own_engine.submit(GenerateRequest(1, tuple(range(3, 53)), LONG), reader)
+        assert handle.began_at() is None
+        begins.set()
         await reader.until(lambda own: own.outputs)
-        assert asked - 1 < handle.began_at() < time.perf_counter()
+        assert asked < handle.began_at() < time.perf_counter()
         now, block = own_engine.usage_now, 16 * 4 * 2 * 3 * 2 * 8  # positions, float32, K and V, layers, heads, size
         assert now.running == 1
         assert now.kv_cache_used_bytes >= 4 * block
         assert (now.kv_cache_used_bytes % block, now.prefix_cache_bytes) == (0, 3 * block)  # whole chunks
         handle.cancel()
+        goes_on.set()
         await reader.ended()
         idle = own_engine.usage_now
         assert (idle.running, idle.kv_cache_used_bytes, idle.prefix_cache_bytes) == (0, 0, now.prefix_cache_bytes)

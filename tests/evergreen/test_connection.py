@@ -14,6 +14,7 @@ from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.messages import SessionMessage
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action, registry, session
+from tests.lmtp.harness import PATIENCE
 
 
 async def test_an_action_answers():
@@ -152,10 +153,11 @@ async def test_many_actions_that_nobody_reads():
     connection = Connection(registry(ActionType("FLOOD", (), (Port("out"),), flood)), limits)
     running = asyncio.create_task(connection.run(receive, send))
     waiting, still = -1, 0
-    while still < 50:
-        await asyncio.sleep(0)
-        before, waiting = waiting, connection.session.unsent_bytes
-        still = still + 1 if before == waiting > 0 else 0
+    async with asyncio.timeout(PATIENCE):
+        while still < 50:
+            await asyncio.sleep(0)
+            before, waiting = waiting, connection.session.unsent_bytes
+            still = still + 1 if before == waiting > 0 else 0
     assert 4000 < waiting <= 4500
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -73,6 +73,13 @@ def test_more():
     assert (options.deadline, read_options([{"deadline": 2.5}]).deadline) == (None, 2.5)
 
 
+def test_how_much_to_think():
+    """A budget of -1 is none; effort `none` turns the thought off by the template's variables."""
+    assert [read_options([{"thinking_token_budget": n}]).thinking_token_budget for n in (5.0, 0, -1)] == [5, 0, None]
+    effort = read_options([{"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}}])
+    assert effort.template_variables == {"reasoning_effort": "none", "enable_thinking": False, "thinking": True}
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -92,6 +99,10 @@ def test_more():
         ({"priority": 2.0**40}, "priority is"),
         ({"deadline": 0}, "deadline is 0; expected a number above 0, at most 86400"),
         ({"deadline": "soon"}, "deadline is 'soon'"),
+        ({"thinking_token_budget": -2}, "thinking_token_budget is -2; expected a whole number from -1"),
+        ({"reasoning_effort": ""}, "reasoning_effort is ''; expected one of none, minimal, low"),
+        ({"reasoning_effort": 3.0}, "reasoning_effort is 3.0"),
+        ({"reasoning_effort": "x" * 65}, "reasoning_effort is"),
         ({"chat_template_kwargs": "x"}, "chat_template_kwargs is"),
         ({"logits_processors": [5]}, r"logits_processors\[0\]"),
         ({"response_format": {"type": "yaml"}}, "response_format is"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
+import grpc
 import pytest
 
 from lmtool.access.policy import AccessPolicy
 from lmtool.errors import ResourceError
 from lmtool.evergreen.actions import ActionCall, ActionType, Port
 from lmtool.evergreen.config import EvergreenConfig, SessionLimits
-from lmtool.evergreen.grpc_server import GrpcServer
+from lmtool.evergreen.grpc_server import GrpcServer, _Calls
+from lmtool.evergreen.messages import SessionMessage
 from lmtool.evergreen.server import EvergreenServer, Plugs
 from lmtool.telemetry.trace_context import TraceContext, current_trace
 from tests.evergreen.harness import action, grpc_serving, grpc_session, leaf, parent, registry
@@ -156,3 +159,25 @@ async def test_a_port_in_use():
         port = int(address.rpartition(":")[2])
         with pytest.raises(ResourceError, match=f"cannot listen on 127.0.0.1:{port}"):
             await GrpcServer(server, AccessPolicy()).start("127.0.0.1", port)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_message():
+    """What the library says of it when nobody waits for the message any more is told nobody: strangers could do it."""
+    told, gone = [], asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context["message"]))
+
+    class Context:
+        async def write(self, _data: bytes) -> None:
+            await gone.wait()
+            raise grpc.aio.BaseError("execute_batch")
+
+    calls = _Calls(EvergreenServer(Plugs(registry())), None, Context())
+    sending = asyncio.create_task(calls.send(SessionMessage()))
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    gone.set()
+    await asyncio.wait([calls._writing])
+    del calls, sending
+    gc.collect()
+    assert told == []

@@ -9,38 +9,30 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lmtool.constraint import json_schema
-from lmtool.reasoning import Reasoning
+from lmtool.reasoning import EFFORTS, Reasoning
 from lmtool.streams import stream
+from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
 from tests.http_api.thinking import (
+    HELLO,
+    READERS,
+    SCHEMA,
     TEMPLATE,
     Found,
     Scripted,
+    asked_to_think,
+    body_of,
     chat_answer,
-    messages_answer,
-    responses_answer,
     scripted,
 )
 
-HELLO = [{"role": "user", "content": "Hello"}]
 THOUGHT = "So, so, so < </ {}\n<tool_call>so, so, so"
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"enum": ["one", "two"]}, "b": {"type": "boolean"}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-PATTERN = {"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}
-READERS: dict[str, Callable[[Any], Found]] = {
-    "chat/completions": chat_answer,
-    "responses": responses_answer,
-    "messages": messages_answer,
-}
 ROUTES = pytest.mark.parametrize("path", READERS)
 
 
@@ -52,46 +44,6 @@ def servers() -> Iterator[dict[bool, Scripted]]:
         scripted(speculation=False, jump_forward=False) as plain,
     ):
         yield {True: fast, False: plain}
-
-
-def body_of(path: str, form: str, **more: Any) -> dict[str, Any]:
-    """A request for an answer of this form."""
-    limit = {"responses": "max_output_tokens"}.get(path, "max_tokens")
-    body: dict[str, Any] = {limit: 300, "temperature": 0, **more}
-    body["input" if path == "responses" else "messages"] = HELLO
-    schema = SCHEMA if form == "schema" else PATTERN
-    if form == "tool":
-        function = {"name": "f", "parameters": SCHEMA}
-        tools: dict[str, tuple[object, object]] = {
-            "chat/completions": ({"type": "function", "function": function}, "required"),
-            "responses": ({"type": "function", **function}, "required"),
-            "messages": ({"name": "f", "input_schema": SCHEMA}, {"type": "tool", "name": "f"}),
-        }
-        tool, choice = tools[path]
-        single = {} if path == "messages" else {"parallel_tool_calls": False}
-        return body | single | {"tools": [tool], "tool_choice": choice}
-    forms: dict[str, dict[str, Any]] = {
-        "chat/completions": {
-            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        },
-        "responses": {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
-        "messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
-    }
-    if form == "regex" and path == "chat/completions":
-        return body | {"structured_outputs": {"regex": '"[a-c]{2}-[0-9]"'}}
-    return body | forms[path] if form else body
-
-
-def asked_to_think(path: str, thinking: str) -> dict[str, Any]:
-    """What each API has to say that a model is, or is not, to think; nothing for `absent`."""
-    if thinking == "absent":
-        return {}
-    on = thinking != "off"
-    if path == "messages":
-        return {"thinking": {"type": "enabled", "budget_tokens": 200} if on else {"type": "disabled"}}
-    if path == "responses":
-        return {"chat_template_kwargs": {"enable_thinking": True}} if on else {"reasoning": {"effort": "none"}}
-    return {"thinking": {"type": "enabled"}} if on else {"chat_template_kwargs": {"enable_thinking": False}}
 
 
 def check_form(form: str, found: Found) -> None:
@@ -234,6 +186,45 @@ class TestChat:
             found = chat_answer(server.post("chat/completions", body | more))
             assert found == Found("so.", "Yes.", None, "stop")
 
+    def test_a_long_prefill_behind_an_opened_thought(self, servers: dict[bool, Scripted]) -> None:
+        """The thought that the template opens goes on, however long what it begins with is."""
+        server = servers[True]
+        begun = [*HELLO, {"role": "assistant", "content": "Let me see what that may be, word by word. " * 9}]
+        body = body_of("chat/completions", "") | {"messages": begun, "continue_final_message": True}
+        server.says("so.\n</think>\n\nYes.")
+        for more in ({}, {"return_token_ids": True}):
+            asked = body | more | {"chat_template_kwargs": {"enable_thinking": True}}
+            assert chat_answer(server.post("chat/completions", asked)) == Found("so.", "Yes.", None, "stop")
+
+
+def special_marks(folder: Path) -> Path:
+    """The embedded model's tokenizer, whose marks around calls are special tokens that never show as text."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        settings = json.loads((MODEL_DIR / name).read_text())
+        for token in settings.get("added_tokens", ()):
+            token["special"] = True
+        (folder / name).write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("between", ["", "\n\n"])
+def test_a_call_right_behind_the_thought(tmp_path: Path, between: str) -> None:
+    """Its mark begins the answer, also where that is a special token and no text has told that the thought is over."""
+    function = {"name": "f", "parameters": SCHEMA}
+    tools: dict[str, object] = {
+        "chat/completions": {"type": "function", "function": function},
+        "responses": {"type": "function", **function},
+        "messages": {"name": "f", "input_schema": SCHEMA},
+    }
+    with scripted(folder=special_marks(tmp_path)) as server:
+        server.says(
+            f'<think>\nHm.\n</think>{between}<tool_call>\n{{"name": "f", "arguments": {{"a":1}}}}\n</tool_call>'
+        )
+        for path, tool in tools.items():
+            for stream in (False, True):
+                found = READERS[path](server.post(path, body_of(path, "", stream=stream, tools=[tool])))
+                assert found == Found("Hm.", "", '{"a":1}', "tool_calls")
+
 
 def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
     """They stand in the prompt where the template shows them, from each API's form."""
@@ -274,6 +265,79 @@ def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
     assert "<think>\nHm.\n</think>\n\nYes." in server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
 
 
+def test_exact_ids_behind_an_opened_thought(servers: dict[bool, Scripted]) -> None:
+    """The next prompt begins with the last one and its answer: the mark that the template wrote stands there again."""
+    server = servers[True]
+    server.says("Hm.\n</think>\n\nYes.")
+    again = {"role": "user", "content": "And?"}
+    common = {"chat_template_kwargs": {"enable_thinking": True}, "return_token_ids": True}
+
+    def prompt_of(path: str, **more: Any) -> tuple[list[int], Any]:
+        answer = server.post(path, body_of(path, "", **common) | more)
+        return list(server.requests[-1].prompt), answer  # type: ignore[arg-type]
+
+    followed: dict[str, Callable[[Any], tuple[list[int], list[dict[str, Any]]]]] = {
+        "chat/completions": lambda found: (
+            found["choices"][0]["token_ids"],
+            [
+                {
+                    "messages": [
+                        *HELLO,
+                        found["choices"][0]["message"] | {"token_ids": found["choices"][0]["token_ids"]},
+                        again,
+                    ]
+                }
+            ],
+        ),
+        "messages": lambda found: (
+            found["token_ids"],
+            [{"messages": [*HELLO, {name: found[name] for name in ("role", "content", "token_ids")}, again]}],
+        ),
+        "responses": lambda found: (
+            found["output"][1]["token_ids"],
+            [{"input": [*HELLO, *found["output"], again]}, {"input": "And?", "previous_response_id": found["id"]}],
+        ),
+    }
+    for path, follow in followed.items():
+        prompt, found = prompt_of(path)
+        ids, bodies = follow(found)
+        for body in bodies:
+            known = prompt + ids
+            assert prompt_of(path, **body)[0][: len(known)] == known
+        plain = {"role": "assistant", "token_ids": server.tokenizer.encode_continuation("Yes, <think>.")}
+        if path == "chat/completions":
+            for turn in (plain, {"role": "assistant", "content": "Hm.</think>Yes."}):  # ids that close none, and a text
+                server.post(path, body_of(path, "", **common) | {"messages": [*HELLO, turn, again]})
+                sent = server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
+                assert "assistant\n<think>" not in sent.removesuffix("<think>\n")
+
+
+def test_an_effort_that_is_none(servers: dict[bool, Scripted]) -> None:
+    """It is refused by the name that its API has for it, with the word that is near; all of these words are known."""
+    server = servers[True]
+    server.says("Yes.")
+    asked: dict[str, Callable[[str], dict[str, Any]]] = {
+        "chat/completions": lambda word: {"reasoning_effort": word},
+        "responses": lambda word: {"reasoning": {"effort": word}},
+        "messages": lambda word: {"output_config": {"effort": word}},
+    }
+    names = {
+        "chat/completions": "reasoning_effort",
+        "responses": "reasoning.effort",
+        "messages": "output_config.effort",
+    }
+    for path, effort in asked.items():
+        message = server.refused(path, body_of(path, "") | effort("hihg"))["message"]
+        assert f"{names[path]} is 'hihg'" in message
+        assert "did you mean high?" in message
+    for word in EFFORTS:
+        assert server.post("chat/completions", body_of("chat/completions", "", reasoning_effort=word))
+    with scripted(TEMPLATE + "{{ reasoning_effort }}") as heeding:
+        heeding.says("Yes.")
+        heeding.post("chat/completions", body_of("chat/completions", "", reasoning_effort="a bit"))
+        assert heeding.tokenizer.decode(heeding.requests[-1].prompt).endswith("a bit")  # type: ignore[arg-type]
+
+
 def test_a_model_that_does_not_think() -> None:
     """To demand a thought is refused; effort and budgets, which only bound one, are not. Its text is as it is."""
     template = TEMPLATE.replace("think>", "mark>")
@@ -286,6 +350,8 @@ def test_a_model_that_does_not_think() -> None:
             assert READERS[path](found).text == "<think>Hm.</think>Yes."
         body = body_of("chat/completions", "", reasoning_effort="low", include_reasoning=False)
         assert chat_answer(server.post("chat/completions", body)).text == "<think>Hm.</think>Yes."
+        body = {"prompt": "Hi", "max_tokens": 60, "temperature": 0, "thinking_token_budget": 5}
+        assert server.post("completions", body)["choices"][0]["text"] == "<think>Hm.</think>Yes."
         assert server.requests[-1].thought_marks is None
 
 
@@ -320,5 +386,11 @@ def test_completions_have_no_thoughts(servers: dict[bool, Scripted]) -> None:
     """A text is gone on with as it is."""
     server = servers[True]
     server.says("<think>Hm.</think>Yes.")
-    [choice] = server.post("completions", {"prompt": "Hi", "max_tokens": 60, "temperature": 0})["choices"]
-    assert choice["text"] == "<think>Hm.</think>Yes."
+    body = {"prompt": "Hi", "max_tokens": 60, "temperature": 0}
+    for more in ({}, {"thinking_token_budget": -1}, {"include_reasoning": True}):
+        [choice] = server.post("completions", body | more)["choices"]
+        assert choice["text"] == "<think>Hm.</think>Yes."
+    for name, value in (("thinking_token_budget", 5), ("thinking_token_budget", 0), ("include_reasoning", False)):
+        error = server.refused("completions", body | {name: value})
+        assert error["param"] == name
+        assert "send messages to /v1/chat/completions" in error["message"]

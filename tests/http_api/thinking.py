@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -60,9 +61,10 @@ class ScriptedForward:
 class Scripted:
     """A server whose model says what it is told to."""
 
-    def __init__(self, template: str = TEMPLATE, **config: Any) -> None:
+    def __init__(self, template: str = TEMPLATE, folder: Path = MODEL_DIR, **config: Any) -> None:
+        """folder: of the tokenizer."""
         engine = load_random(str(MODEL_DIR), EngineConfig(threads=1, **config), {}, lambda _progress: None)
-        self.tokenizer = load_tokenizer(str(MODEL_DIR), chat_template=template)
+        self.tokenizer = load_tokenizer(str(folder), chat_template=template)
         info = engine.info_now
         assert info.vocab_size is not None
         self.forward = ScriptedForward(RandomForward(info.vocab_size, 1, 0))
@@ -191,3 +193,60 @@ def messages_answer(found: Any) -> Found:
     [ending] = [event["delta"] for event in found if event["type"] == "message_delta"]
     answer.reason = reasons[ending["stop_reason"]]
     return answer
+
+
+READERS: dict[str, Callable[[Any], Found]] = {
+    "chat/completions": chat_answer,
+    "responses": responses_answer,
+    "messages": messages_answer,
+}
+"""By route."""
+
+HELLO = [{"role": "user", "content": "Hello"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["one", "two"]}, "b": {"type": "boolean"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+PATTERN = {"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}
+
+
+def body_of(path: str, form: str, **more: Any) -> dict[str, Any]:
+    """A request for an answer of this form."""
+    limit = {"responses": "max_output_tokens"}.get(path, "max_tokens")
+    body: dict[str, Any] = {limit: 300, "temperature": 0, **more}
+    body["input" if path == "responses" else "messages"] = HELLO
+    schema = SCHEMA if form == "schema" else PATTERN
+    if form == "tool":
+        function = {"name": "f", "parameters": SCHEMA}
+        tools: dict[str, tuple[object, object]] = {
+            "chat/completions": ({"type": "function", "function": function}, "required"),
+            "responses": ({"type": "function", **function}, "required"),
+            "messages": ({"name": "f", "input_schema": SCHEMA}, {"type": "tool", "name": "f"}),
+        }
+        tool, choice = tools[path]
+        single = {} if path == "messages" else {"parallel_tool_calls": False}
+        return body | single | {"tools": [tool], "tool_choice": choice}
+    forms: dict[str, dict[str, Any]] = {
+        "chat/completions": {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        },
+        "responses": {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
+        "messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    }
+    if form == "regex" and path == "chat/completions":
+        return body | {"structured_outputs": {"regex": '"[a-c]{2}-[0-9]"'}}
+    return body | forms[path] if form else body
+
+
+def asked_to_think(path: str, thinking: str) -> dict[str, Any]:
+    """What each API has to say that a model is, or is not, to think; nothing for `absent`."""
+    if thinking == "absent":
+        return {}
+    on = thinking != "off"
+    if path == "messages":
+        return {"thinking": {"type": "enabled", "budget_tokens": 200} if on else {"type": "disabled"}}
+    if path == "responses":
+        return {"chat_template_kwargs": {"enable_thinking": True}} if on else {"reasoning": {"effort": "none"}}
+    return {"thinking": {"type": "enabled"}} if on else {"chat_template_kwargs": {"enable_thinking": False}}

@@ -86,6 +86,7 @@ async def test_only_new_ids_are_sent(setup: Setup) -> None:
     assert [payload["append"] for command, payload in sent if command == "BUFFER"] == [[5, 6], [7]]
     assert sent[-1][1]["prompt"] == [{"buffer": "a", "length": 2}, 9]
     assert setup.client.buffer_length("a") == 3
+    assert setup.client._live_link()._answers._futures == {}, "of what was answered nothing is kept"
 
 
 async def test_after_a_loss_buffers_are_sent_again_when_they_are_needed(setup: Setup) -> None:

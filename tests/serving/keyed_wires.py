@@ -20,10 +20,11 @@ from lmtool.evergreen.status import Abort, Status
 from lmtool.gateway.config_reader import parse
 from lmtool.lmtp.client import LmtpClient
 from lmtool.serving.config import ListenConfig, ModelsConfig, PoolsConfig, ServiceConfig
-from lmtool.serving.events import Answered, Finished, as_json
+from lmtool.serving.events import Answered, Finished, Refused, as_json
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
 from lmtool.streams import error_of, stream
+from lmtool.telemetry.refusals import RefusalLog
 from lmtool.telemetry.request_log import HttpLog, RequestLog
 from lmtool.telemetry.spans import Tracer
 from lmtool.types import GenerateRequest, SamplingParams
@@ -86,8 +87,11 @@ async def keyed_server(
     def log_http(entry: HttpLog) -> None:
         lines.append(as_json(Answered(entry), "now"))
 
+    def log_refused(entry: RefusalLog) -> None:
+        lines.append(as_json(Refused(entry), "now"))
+
     config = ServiceConfig(models, access=access, pools=PoolsConfig(parse(POOLS)))
-    service = Service(config, log, log_http=log_http, tracer=tracer)
+    service = Service(config, log, log_http=log_http, tracer=tracer, log_refused=log_refused)
     port, at_path = ListenConfig(port=0), ListenConfig(unix=str(folder / "s"))
     sockets = bind(port)
     service.listen([*sockets, *bind(at_path)])

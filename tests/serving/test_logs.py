@@ -13,6 +13,7 @@ from websockets.asyncio.client import connect
 
 import lmtool
 from lmtool.errors import LmtoolError
+from lmtool.telemetry import refusals
 from tests.lmtp.harness import PATIENCE, until
 from tests.serving.keyed_wires import MODEL, POOL, WIRES, KeyedServer, http, keyed_server
 from tests.serving.test_api_keys import KEY, key
@@ -85,10 +86,24 @@ async def test_neither_keys_nor_content(tmp_path: Path) -> None:
     assert KEY not in metrics
 
 
+PROTOCOLS = {name: "websocket" for name in WIRES if "LMTP" in name or "WebSocket" in name or name == "Evergreen"}
+PROTOCOLS["Evergreen over gRPC"] = "grpc"
+
+
+async def refused(server: KeyedServer) -> None:
+    """Ask over every wire with a key that is none; `/metrics` counts them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refusals, "INTERVAL", 0.0)
+        for name, wire in WIRES.items():
+            assert (await wire(server, f"{KEY}-nobody", MODEL)).status in {400, 401}, name
+    metrics = (await http(server, SECRET, "/metrics")).text
+    assert f'lmtool_requests_refused_total{{reason="invalid_api_key"}} {len(WIRES)}\n' in metrics
+
+
 async def test_every_wire_logs_its_requests_with_their_key_and_trace(tmp_path: Path) -> None:
     """HTTP once a request with the trace of its headers, connections once a stream with that of their handshake.
 
-    Each is a span as well; a pool's has the call of its member below it.
+    Each is a span as well; a pool's has the call of its member below it. What the door refuses is told and counted.
     """
     lines: list[str] = []
     tracer, exporter = in_memory()
@@ -115,6 +130,10 @@ async def test_every_wire_logs_its_requests_with_their_key_and_trace(tmp_path: P
             assert stream.attributes["gen_ai.response.model"] == entry["model"], name
             assert stream.attributes["gen_ai.usage.output_tokens"] == entry["output_tokens"], name
             assert [one.parent.span_id for one in calls] == [stream.context.span_id] * ("unified" in name), name
+        lines.clear()
+        await refused(server)
+        assert [json.loads(line)["protocol"] for line in lines] == [PROTOCOLS.get(name, "http") for name in WIRES]
+        assert [line for line in lines if KEY in line] == []
         lines.clear()
         exporter.clear()
         await http(server, SECRET, *BODIES[0], headers={"traceparent": GOOD})

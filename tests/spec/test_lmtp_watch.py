@@ -181,6 +181,26 @@ async def test_who_may_with_keys(marked):
         assert "watch = true" in entry["error"]
 
 
+@pytest.mark.parametrize("keys", [(), (Key("ada", digest_of("a")),)], ids=["withdrawn", "marked no longer"])
+async def test_a_right_that_is_withdrawn(keys):
+    """WAT-4: a key's WATCH ends with an error before the next event; another one is refused, and all else goes on."""
+    bob = Key("bob", digest_of("b"))
+    callers = Callers(KeyRing((Key("ada", digest_of("a"), watch=True), bob)))
+    async with (
+        watchable(everybody=False, policy=AccessPolicy(callers=callers)) as served,
+        wire(served, additional_headers={"x-api-key": "a"}) as client,
+        wire(served, additional_headers={"x-api-key": "b"}) as other,
+    ):
+        await watch(client)
+        callers.replace(KeyRing((*keys, bob)))
+        await other.send(GENERATE)
+        assert (await answer(client))["error_code"] == "access_denied"
+        await other.stream(1)
+        await client.send(ASK)
+        assert (await answer(client))["error_code"] == "access_denied"
+        assert await nothing_but(client) == []
+
+
 async def test_who_may(tmp_path):
     """WAT-4: over a port nobody, unless the server was started so; over a Unix socket its own user, without a proxy."""
     async with watchable(everybody=False) as served, wire(served) as client:

@@ -28,6 +28,8 @@ class App:
         self.traces.append(current_trace.get())
         if scope["path"].endswith("/early"):
             raise OSError("the client has left")
+        if scope["path"].endswith("/bug"):
+            raise ZeroDivisionError
         await send({"type": "http.response.start", "status": 200})
         for tokens in (2, 3):
             stream = self.telemetry.observe("gpt2", GenerateRequest("a", (1,)))
@@ -70,6 +72,14 @@ async def test_a_client_that_leaves_is_logged_without_a_status() -> None:
         await app.ask("/early")
     [entry] = app.logged
     assert (entry.status, entry.streams, entry.end) == (None, 0, None)
+
+
+async def test_a_fault_of_the_server_is_a_500() -> None:
+    """As its client is told, and not as if that had left."""
+    app = App()
+    with pytest.raises(ZeroDivisionError):
+        await app.ask("/bug")
+    assert [entry.status for entry in app.logged] == [500]
 
 
 async def test_probes_and_connections_are_not_logged_here() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lmtool.access.caller import Callers, current_caller
 from lmtool.access.key_file import parse_keys
-from lmtool.telemetry.request_log import LONGEST, HttpLog, RequestLog, without_content
+from lmtool.lmtp.request_fields import KNOWN
+from lmtool.telemetry.request_log import COMMANDS, LONGEST, HttpLog, RequestLog, without_content
 from lmtool.telemetry.trace_context import TraceContext, current_trace
 from tests.telemetry.test_trace_context import GOOD
 
@@ -23,6 +24,11 @@ def test_an_error_of_the_request_is_logged_by_its_code_alone() -> None:
     assert CANARY not in str(unknown)
     ours = RequestLog(1, "7", "GENERATE", error="the device ran out of memory", error_code="out_of_memory")
     assert without_content(ours)["error"] == "the device ran out of memory"
+
+
+def test_every_command_is_called_by_its_name() -> None:
+    """Those of LMTP; anything else that a client writes in their place is `other`."""
+    assert KNOWN.keys() == COMMANDS
 
 
 def test_what_a_client_has_chosen_is_bounded() -> None:

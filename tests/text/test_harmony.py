@@ -26,7 +26,9 @@ CASES = [
     (" to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
      ("", " to=functions.f<|channel|>commentary json<|message|>{}<|call|>")),
     ("<|channel|>final <|constrain|>json<|message|>{}<|return|>", ("", "{}")),
+    ("<|channel|>analysis<|message|>a<|start|>assistant<|channel|>final<|message|>b", ("a", "b")),
     ("Plain words, no channel.", ("", "Plain words, no channel.")),
+    ("<|channel|>" + "x" * 520 + "<|message|>y", ("", "<|channel|>" + "x" * 520 + "<|message|>y")),
     ("<b>bold</b>", ("", "<b>bold</b>")),
 ]  # fmt: skip
 
@@ -36,6 +38,32 @@ def test_a_text_is_split_however_it_is_cut(text: str, both: tuple[str, str]) -> 
     """In one piece, in two at any place, and by the character; calls keep their header and marks."""
     for pieces in ([text], list(text), *([text[:at], text[at:]] for at in range(len(text)))):
         assert read(HarmonyChannels().reader("undecided", constrained=False), pieces) == both
+
+
+CONSTRAINED = [
+    (
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>{}",
+        ("I look.", "{}"),
+    ),
+    (
+        "<|channel|>analysis<|message|>a<|end|>" + CALLED + "<|start|>assistant<|channel|>final <|constrain|>json"
+        "<|message|>{}<|return|>",
+        ('a\n{"at": 1}', "{}"),
+    ),
+    ("Hm, so.<|channel|>final<|message|>{}", ("Hm, so.", "{}")),
+    ("<|channel|>analysis<|message|>a<|channel|>final<|message|>{}", ("a", "{}")),
+    ("<|channel|>final json<|message|>b<|end|><|start|>assistant<|channel|>final<|message|>{}", ("b", "{}")),
+    ("<|channel|>commentary<|message|>cut", ("cut", "")),
+]
+
+
+@pytest.mark.parametrize(("text", "both"), CONSTRAINED)
+def test_a_constrained_answer_is_what_stands_on_final(text: str, both: tuple[str, str]) -> None:
+    """As its guide has it: all before the header of `final` is free, and no part of an answer that has a form."""
+    for pieces in ([text], list(text), *([text[:at], text[at:]] for at in range(len(text)))):
+        reader = HarmonyChannels().reader("undecided", constrained=True)
+        assert read(reader, pieces) == both
+        assert reader.thinking == (not both[1])
 
 
 def test_messages_with_their_headers() -> None:
@@ -51,6 +79,19 @@ def test_messages_with_their_headers() -> None:
     assert (reader.channel, reader.recipient) == ("final", None)
     assert reader.push("s") == [ChannelText("final", None, "<|channel|>final", "s")]
     assert reader.finish() == []
+
+
+def test_what_ends_an_answer_is_no_thought() -> None:
+    """Marks behind a thought belong to it, up to the next message's text; those behind an answer to that."""
+    reader = HarmonyChannels().reader("undecided", constrained=False)
+    told = []
+    for piece in (
+        *("<|channel|>", "analysis", "<|message|>", "Hm.", "<|end|>", "<|start|>", "assistant"),
+        *("<|channel|>", "final", "<|message|>", "Yes.", "<|return|>"),
+    ):
+        reader.push(piece)
+        told.append(reader.thinking)
+    assert told == [*[False] * 2, *[True] * 7, *[False] * 3]
 
 
 def test_a_prompt_may_have_the_header() -> None:

@@ -47,8 +47,9 @@ SESSION = [
 
 
 def policy(limits: str) -> AccessPolicy:
-    """That of a file with one key and these limits of it."""
-    return AccessPolicy(callers=Callers(parse_keys(f'[[keys]]\nname = "a"\nkey = "secret"\n{limits}\n', "keys.toml")))
+    """That of a file with one key and these limits of it, for which no time passes."""
+    ring = parse_keys(f'[[keys]]\nname = "a"\nkey = "secret"\n{limits}\n', "keys.toml")
+    return AccessPolicy(callers=Callers(ring, lambda: 0.0))
 
 
 @contextlib.asynccontextmanager

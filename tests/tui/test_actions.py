@@ -11,7 +11,7 @@ import pytest
 from lmtool.errors import ConnectError, UsageError
 from lmtool.tui.action import Keymap, key_label
 from lmtool.tui.documents.list import ListDocument
-from lmtool.tui.keymap import ACTIONS, ActionsProvider
+from lmtool.tui.keymap import ACTIONS
 from lmtool.tui.options import InspectorOptions
 from lmtool.tui.runs import Run
 from tests.tui.scripted import tokens, watching
@@ -92,20 +92,6 @@ class TestTable:
         assert ids[-1] == "quit"
         assert len(set(ids)) == len(ids)
         assert keymap().of_pane(pane)
-
-
-class TestPalette:
-    """The command palette."""
-
-    async def test_every_action_can_be_found(self) -> None:
-        """All are listed at first, each is found by its own words, and its keys are told."""
-        async with watching() as seen:
-            provider = ActionsProvider(seen.app.screen)
-            listed = [hit async for hit in provider.discover()]
-            assert len(listed) == len(ACTIONS) - 1
-            for one in ACTIONS:
-                found = [hit async for hit in provider.search(one.sentence)]
-                assert one.id == "palette" or any(one.short in str(hit.text) for hit in found)
 
 
 class TestMessages:

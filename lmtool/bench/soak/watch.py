@@ -40,7 +40,7 @@ class ServerState:
     """What a server holds at a moment; None where it is not known."""
 
     memory: int | None = None
-    """Resident bytes of the process and its children."""
+    """Bytes, see `Watch.memory`."""
     descriptors: int | None = None
     threads: int | None = None
     processes: int | None = None
@@ -71,11 +71,12 @@ class Watch:
         return memory
 
     def memory(self) -> int | None:
-        """Resident bytes of the process and its children."""
+        """Resident bytes of the process, and those of its descendants without files, which they share with it."""
         if self.process is None:
             return None
-        sizes = [process_memory(each) for each in family(self.process)]
-        return None if sizes[0] is None else sum(size or 0 for size in sizes)
+        own = process_memory(self.process)
+        others = [process_memory(each, files=False) for each in family(self.process)[1:]]
+        return None if own is None else own + sum(size or 0 for size in others)
 
     def cpu_seconds(self) -> float | None:
         """CPU time so far."""
@@ -103,7 +104,7 @@ class Watch:
         return ServerState(self.memory(), sum(files), sum(threads), len(processes), counts)
 
     async def settled(self, before: ServerState, seconds: float = SETTLE_SECONDS) -> ServerState:
-        """What it holds once the load is gone: as soon as that is no more than before, or after so many seconds."""
+        """What it holds once the load is gone: as soon as that is no more than before, or after `seconds`."""
         until = time.monotonic() + seconds
         while True:
             now = await self.state()
@@ -115,7 +116,8 @@ class Watch:
 def leaks(before: ServerState, after: ServerState) -> list[str]:
     """A sentence for everything of which there is more than before, memory aside."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in SPARE]
-    pairs += [(name, before.open.get(name, 0.0), value) for name, value in after.open.items()]
+    if before.open:  # else it could not be asked
+        pairs += [(name, before.open.get(name, 0.0), value) for name, value in after.open.items()]
     return [
         f"{name}: {was:g} before, {now:g} after"
         for name, was, now in pairs

@@ -105,6 +105,11 @@ class Document:
         return node
 
 
+def is_whole(number: float) -> bool:
+    """Whether a number of JSON is a whole one, with or without a point; an infinite one is none."""
+    return isinstance(number, int) or number.is_integer()
+
+
 def _unquoted(part: str) -> str:
     """Return a part of a URI fragment without its percent signs."""
     quoted = re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), part)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLTokenizer
 
 from lmtool.guide.regex_errors import regex_problem
-from lmtool.guide.schema.document import Document, UnsupportedError
+from lmtool.guide.schema.document import Document, UnsupportedError, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -168,7 +168,7 @@ def _unit(value: object) -> str | None:
 
 
 def _count(value: object) -> str | None:
-    good = isinstance(value, int | float) and _is_number(value) and value >= 0 and value == int(value)
+    good = isinstance(value, int | float) and _is_number(value) and value >= 0 and is_whole(value)
     return None if good else "a whole number from 0"
 
 

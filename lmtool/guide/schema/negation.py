@@ -12,6 +12,7 @@ from lmtool.guide.schema.document import (
     UnsupportedError,
     all_of,
     any_of,
+    is_whole,
     listed_values,
     may_be,
     named_schemas,
@@ -249,7 +250,7 @@ def _only_names(pattern: str, value: Schema) -> Schema:
 
 def _multiple_of(schema: dict[str, object], context: Schema, document: Document, _: int) -> Ways:
     unit = schema["multipleOf"]
-    if isinstance(unit, bool) or not isinstance(unit, int | float) or unit != int(unit) or unit < 1:
+    if isinstance(unit, bool) or not isinstance(unit, int | float) or unit < 1 or not is_whole(unit):
         raise UnsupportedError("multipleOf", f"of {unit!r} cannot be negated")
     document.narrow(f"a number that is no multiple of {unit!r} lies between two of the first {_MAX_FRACTION} multiples")
     low, step = -_MAX_FRACTION * int(unit), int(unit)

@@ -106,7 +106,7 @@ class MessagesRequest(Body, kw_only=True):
     def thoughts(self) -> ThoughtOptions:
         """What it says of thoughts. Raises `ApiError`."""
         effort = None if self.output_config is None else self.output_config.effort
-        return ThoughtOptions.of(self.thinking, self.thinking_token_budget, effort)
+        return ThoughtOptions.of(self.thinking, self.thinking_token_budget, effort, effort_name="output_config.effort")
 
 
 _MODES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}

@@ -143,7 +143,8 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
     def thoughts(self) -> ThoughtOptions:
         """What it says of thoughts. Raises `ApiError`."""
         effort = None if self.reasoning is None else self.reasoning.effort
-        return ThoughtOptions.of(None, self.thinking_token_budget, effort, visible=self.include_reasoning)
+        budget, visible = self.thinking_token_budget, self.include_reasoning
+        return ThoughtOptions.of(None, budget, effort, visible=visible, effort_name="reasoning.effort")
 
 
 def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:

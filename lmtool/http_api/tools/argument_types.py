@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lmtool.guide.schema.document import Document, UnsupportedError
+from lmtool.http_api.tools.feed import AnswerEndedError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lmtool.http_api.tools.definitions import Tool
+    from lmtool.http_api.tools.feed import Feed
 
 ALL_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _MAX_DEPTH = 8
@@ -65,15 +70,10 @@ def _parts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Sequence[objec
 
 def resolved(reference: str, root: Mapping[str, Any]) -> object:
     """The part of a document that a reference names; true, which allows everything, where there is none."""
-    if not reference.startswith("#"):
+    try:
+        return Document(dict(root)).resolve(reference)
+    except UnsupportedError:
         return True
-    found: object = root
-    for part in filter(None, reference[1:].split("/")):
-        name = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or name not in found:
-            return True
-        found = found[name]
-    return found
 
 
 def _kinds(value: object) -> Iterable[str]:
@@ -118,8 +118,7 @@ def _value(text: str) -> tuple[bool, Any]:
     if text[:1] not in {"[", "{", "(", '"', "'"} or len(text) > _MAX_LITERAL:
         return False, None
     try:
-        value = ast.literal_eval(text)
-        json.dumps(value, allow_nan=False)
+        value = json.loads(json.dumps(ast.literal_eval(text), allow_nan=False))  # a tuple is a list in JSON
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return False, None
     return True, value
@@ -174,3 +173,16 @@ class ArgumentsWriter:
         """The call is whole, or as whole as it becomes."""
         ending = self.end() if self._open else ""
         return ending + ("{}" if self._separator == "{" else "}")
+
+
+@contextmanager
+def call_arguments(feed: Feed) -> Iterator[ArgumentsWriter]:
+    """Writes the arguments of a call, and completes them: also where the answer ends in them, unless it was cut."""
+    writer = ArgumentsWriter()
+    try:
+        yield writer
+    except AnswerEndedError as ending:
+        if not ending.cut:
+            feed.arguments(writer.close())
+        raise
+    feed.arguments(writer.close())

@@ -82,26 +82,6 @@ class ToolUse:
         except ConstraintError as error:
             raise errors.from_error(error, "tools") from error
 
-    def structural_tag(self, opening: str, closing: str) -> Constraint | None:
-        """What an answer must match that may be free text: calls between marks as their tools' schemas say.
-
-        None where no tool is strict. Raises `ApiError`.
-        """
-        if self.mode != "auto" or not any(tool.strict for tool in self.tools):
-            return None
-        structures = [
-            {
-                "begin": f'{opening}\n{{"name": "{tool.name}", "arguments": ',
-                "schema": tool.schema if tool.strict else {"type": "object"},
-                "end": f"}}\n{closing}",
-            }
-            for tool in self.tools
-        ]
-        try:
-            return constraints.structural_tag({"structures": structures, "triggers": [opening]}, where="tools")
-        except ConstraintError as error:
-            raise errors.from_error(error, "tools") from error
-
 
 def tool_use(tools: Sequence[Tool], mode: Mode, name: str | None, *, parallel: bool) -> ToolUse | None:
     """The tools and their use; None where there are none to use. name: of the tool that must be called.

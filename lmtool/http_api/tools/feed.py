@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from lmtool.http_api.tools.call_reader import CallReader, Value
 from lmtool.http_api.tools.deltas import Delta
+from lmtool.text.thought_reader import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -259,8 +260,3 @@ class ScriptedReader:
         except AnswerEndedError:
             self._feed.end(cut=cut)
         return self._feed.drain()
-
-
-def overlap(text: str, mark: str) -> int:
-    """How many characters at the end of a text are the beginning of a mark."""
-    return next((size for size in range(min(len(text), len(mark) - 1), 0, -1) if mark.startswith(text[-size:])), 0)

@@ -11,6 +11,7 @@ from textual.app import App
 
 from lmtool.errors import LmtoolError
 from lmtool.tui.branches import Branches
+from lmtool.tui.documents import glossary
 from lmtool.tui.documents.bars import Status
 from lmtool.tui.event_store import EventStore, TraceFile
 from lmtool.tui.screens.dialogs import ReadingScreen
@@ -73,6 +74,27 @@ class ActionContext(App[int]):
         if self._cursor() != before:
             self.main.tie()
         self.changed()
+
+    def do_with(self, action: Action[ActionContext], value: str) -> None:
+        """Run an action with a value that was typed, or say why that cannot be."""
+        before = self._cursor()
+        why = "" if action.unavailable is None else action.unavailable(self)
+        if why:
+            self.say(why, warning=True)
+        elif action.value is not None:
+            try:
+                action.value.apply(self, value)
+            except LmtoolError as error:
+                self.say_error(error)
+        if self._cursor() != before:
+            self.main.tie()
+        self.changed()
+
+    def explain(self, name: str) -> None:
+        """Say what a word of the screen means."""
+        word = glossary.find(name)
+        if word is not None:
+            self.say(f"{word.name}: {word.sentence}")
 
     def _cursor(self) -> tuple[object, ...]:
         view = self.view

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lmtool.errors import LmtoolError
+from lmtool.errors import FileError, LmtoolError
 from lmtool.tui import exports
 from lmtool.tui.documents.list import ListDocument
 from lmtool.tui.replay_preamble import preamble
@@ -41,13 +41,17 @@ def record(app: ActionContext) -> None:
     if source.recording is not None:
         app.run_worker(_stop_recording(app, source))
         return
-    path = _new_path(app, ".lmtp.jsonl")
     try:
-        source.start_recording(path, preamble(app.lines))
+        record_into(app, _new_path(app, ".lmtp.jsonl"))
     except LmtoolError as error:
         app.say_error(error)
-    else:
-        app.say(f"recording into {path}; {app.keys.sign('record')} stops it")
+
+
+def record_into(app: ActionContext, path: Path) -> None:
+    """Record into this file. Raises `FileError`, `UsageError`."""
+    assert app.source is not None
+    app.source.start_recording(path, preamble(app.lines))
+    app.say(f"recording into {path}; {app.keys.sign('record')} stops it")
 
 
 async def _stop_recording(app: ActionContext, source: Source) -> None:
@@ -59,13 +63,20 @@ async def _stop_recording(app: ActionContext, source: Source) -> None:
 
 def snapshot(app: ActionContext) -> None:
     """Write the screen as a picture."""
-    path = _new_path(app, ".svg")
     try:
-        path.write_text(exports.picture(app), encoding="utf-8")
+        save_snapshot(app, _new_path(app, ".svg"))
+    except LmtoolError as error:
+        app.say_error(error)
+
+
+def save_snapshot(app: ActionContext, path: Path) -> None:
+    """Write the screen as a picture into this file. Raises `FileError`."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(exports.picture(app))
     except OSError as error:
-        app.say(f"cannot write {path}: {error.strerror}", warning=True)
-    else:
-        app.say(f"saved {path}")
+        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    app.say(f"saved {path}")
 
 
 def export(app: ActionContext) -> None:

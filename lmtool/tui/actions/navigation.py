@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
-from lmtool.logprobs.heat import Palette
+from lmtool.tui.actions import values
+from lmtool.tui.actions.values import PALETTES
 from lmtool.tui.alignment import Side
+from lmtool.tui.documents import action_list
 from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.frames import indented
 from lmtool.tui.documents.key_help import help_lines
 from lmtool.tui.documents.list import ListDocument, text_document
 from lmtool.tui.runs import Run, visible
 from lmtool.tui.screens.dialogs import AskScreen
+from lmtool.tui.screens.finder import FinderScreen
 from lmtool.tui.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lmtool.tui.actions.context import ActionContext
+    from lmtool.tui.documents.action_list import Entry
     from lmtool.tui.streams import Stream
-
-_PALETTES: tuple[Palette, ...] = get_args(Palette)
 
 
 def no_stream(app: ActionContext) -> str:
@@ -104,7 +106,7 @@ def next_mark(app: ActionContext) -> None:
 
 def next_palette(app: ActionContext) -> None:
     """Other colours for the heat."""
-    app.view.palette = _PALETTES[(_PALETTES.index(app.view.palette) + 1) % len(_PALETTES)]
+    app.view.palette = PALETTES[(PALETTES.index(app.view.palette) + 1) % len(PALETTES)]
     app.restyle()
     app.say(f"heat in {app.view.palette}")
 
@@ -156,9 +158,50 @@ def clear(app: ActionContext) -> None:
 # Over the panes.
 
 
-def show_help(app: ActionContext) -> None:
-    """The keys of this pane, and what the colours mean."""
-    app.read("Help", ListDocument(help_lines(app.keys, app.main.pane_name, app.view.heat)))
+def explain_pane(app: ActionContext) -> None:
+    """What this pane shows, its keys, and what the colours mean."""
+    app.read("This pane", ListDocument(help_lines(app.keys, app.main.pane_name, app.view.heat)))
+
+
+def find_action(app: ActionContext) -> None:
+    """The list of all actions and words; what is chosen there is done."""
+    listed = action_list.entries(
+        app.keys,
+        app.main.pane_name,
+        lambda action: action.command(app) if action.command is not None else "",
+        lambda action: action.unavailable(app) if action.unavailable is not None else "",
+    )
+
+    def run(entry: Entry | None) -> None:
+        if entry is None:
+            return
+        if not entry.id:
+            app.explain(entry.name)
+        elif entry.value:
+            app.do_with(app.keys.by_id(entry.id), entry.value)
+        else:
+            app.do(app.keys.by_id(entry.id))
+
+    app.push_screen(FinderScreen(listed, app.keys, app.main.pane_title, app.looks, app.glyphs), run)
+
+
+def ask_moment(app: ActionContext) -> None:
+    """Ask for a second of the trace."""
+
+    def go(text: str | None) -> None:
+        if text:
+            values.seek(app, text)
+            app.changed()
+
+    def problem(text: str) -> str:
+        try:
+            values.seconds(text)
+        except LmtoolError as error:
+            return error.message if text else ""
+        return ""
+
+    hint = f"seconds from the beginning, 0 to {app.view.state.now:.3f}"
+    app.push_screen(AskScreen("Go to second", hint, app.looks, check=problem), go)
 
 
 def raw_frame(app: ActionContext) -> None:

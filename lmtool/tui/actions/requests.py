@@ -105,17 +105,24 @@ def prompt(app: ActionContext) -> None:
     """Ask for a prompt and send it."""
     hint = "words at the end such as max_tokens=50 temperature=.8 set parameters; up brings the last line back"
 
-    async def send(request: GenerateRequest) -> None:
+    def submit(text: str | None) -> None:
+        if text:
+            send_prompt(app, text)
+
+    app.push_screen(AskScreen("Prompt", hint, app.looks, check=_problem, history=app.prompts), submit)
+
+
+def send_prompt(app: ActionContext, text: str) -> None:
+    """Send this prompt; words at its end set parameters. Raises `UsageError` for values that make no sense."""
+    request = parse_prompt(text)
+    app.prompts[:] = [*app.prompts, text][-HISTORY:]
+
+    async def send() -> None:
         label = await _send(app, request)
         if label is not None:
             app.say(f"stream {label}")
 
-    def submit(text: str | None) -> None:
-        if text:
-            app.prompts[:] = [*app.prompts, text][-HISTORY:]
-            app.run_worker(send(parse_prompt(text)))
-
-    app.push_screen(AskScreen("Prompt", hint, app.looks, check=_problem, history=app.prompts), submit)
+    app.run_worker(send())
 
 
 def demo(app: ActionContext) -> None:
@@ -168,6 +175,11 @@ def _score_own(app: ActionContext, stream: Stream, own: EditableText) -> None:
         AskScreen("Score", hint, app.looks, value=line),
         lambda text: _score(app, None if text is None else own.after_edit(text), stream.label),
     )
+
+
+def score_text(app: ActionContext, text: str) -> None:
+    """Have this text scored: `PROMPT => TEXT`, or all of it."""
+    _score(app, parse_score(text), "")
 
 
 def _score(app: ActionContext, text: TextToScore | None, origin: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lmtool.logprobs.heat import legend
+from lmtool.tui.documents.glossary import words_of
 from lmtool.tui.documents.list import broken
 from lmtool.tui.runs import Run, cut, visible, width
 
@@ -15,12 +16,7 @@ if TYPE_CHECKING:
 
 MESSAGE_LINES = 3
 _ABOUT = {
-    "streams": (
-        "Streams: one line a request.",
-        "tok/max: tokens so far and at most.",
-        "tok/s: tokens a second.  ttft: time to first token.  ppl: perplexity of what was generated.",
-        "p99: the gap between frames that 99 of 100 do not exceed.",
-    ),
+    "streams": ("Streams: one line a request; a click on the name of a column explains it.",),
     "tokens": (
         "Tokens: in order of arrival (interleaved), streams side by side (split), one stream's text, or a table.",
         "The colour of a token is its heat; the scale is below it.",
@@ -28,20 +24,13 @@ _ABOUT = {
     ),
     "detail": (
         "Token: the one under the cursor, and its alternatives.",
-        "Bars are probabilities; beside each stands the sum down to it. `other` is what the server did not send.",
-        "Rank >5: tokens that were not sent may be likelier. No sum stands beside a token with such a rank.",
-        "Logprobs are raw (the model's own), biased (after logit_bias and constraint) or processed (as sampled from).",
-        "Entropy is a range: the rest that was not sent in few large pieces, or spread over the whole vocabulary.",
+        "Bars are probabilities; beside each stands the sum down to it, as long as none is left out.",
     ),
     "frames": (
-        "Frames: everything that went over the wires, > to the server, < from it.",
+        "Frames: everything that went over the wires.",
         "The frame that brought the token under the cursor is marked, and the other way around.",
     ),
-    "time": (
-        "Time: gaps between frames that brought tokens.",
-        "Tokens of one frame arrived together, so there is no gap between them.",
-        "A stall is over 50 ms and over four times the median gap.",
-    ),
+    "time": ("Time: gaps between frames that brought tokens, of the stream under the cursor, then of all.",),
 }
 _HEATS = {
     "prob": "probability of the token",
@@ -89,7 +78,9 @@ def message_lines(text: str, columns: int, *, warning: bool) -> list[Line]:
 def help_lines(keys: Keymap[Any], pane: str, heat: HeatMode) -> list[Line]:
     """What the pane shows, its keys, what the colours mean, then all other keys."""
     title, *about = _ABOUT[pane]
-    lines: list[Line] = [[Run(title, "title")], *([Run(sentence)] for sentence in about), []]
+    lines: list[Line] = [[Run(title, "title")], *([Run(sentence)] for sentence in about)]
+    lines += [[Run(f"{word.name}: ", "bold"), Run(word.sentence)] for word in words_of(pane)]
+    lines.append([])
     own = keys.of_pane(pane)
     lines += [_explained(keys, action) for action in own]
     lines += [[], [Run(f"Heat: {_HEATS[heat]}", "title")]]

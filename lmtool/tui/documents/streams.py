@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from lmtool.logprobs import numbers
 from lmtool.logprobs.heat import STREAM_COLORS
+from lmtool.tui.documents import glossary
 from lmtool.tui.documents.document import ViewDocument
 from lmtool.tui.documents.list import broken
 from lmtool.tui.request_summary import parameters
@@ -35,10 +37,17 @@ class StreamsDocument(ViewDocument):
 
     heads = 1
 
-    def __init__(self, view: View, glyphs: Glyphs, advice: Callable[[], str] = str) -> None:
-        """advice: what can be done while there is no stream at all."""
+    def __init__(
+        self,
+        view: View,
+        glyphs: Glyphs,
+        advice: Callable[[], str] = str,
+        explain: Callable[[str], object] = str,
+    ) -> None:
+        """advice: what can be done while there is no stream at all. explain: called with a column that was clicked."""
         super().__init__(view, glyphs)
         self._advice = advice
+        self._explain = explain
         self._timings: dict[int, tuple[float, Timing]] = {}
         """Figures by index of the stream, and the moment that they are of."""
 
@@ -52,8 +61,11 @@ class StreamsDocument(ViewDocument):
         return 1 + listed.index(self._view.stream) if self._view.stream in listed else None
 
     def click(self, target: int) -> None:
-        """Look at this stream."""
-        self._view.choose_stream(target)
+        """Look at this stream; for a column's name, below 0, explain it."""
+        if target < 0:
+            self._explain(glossary.WORDS[-1 - target].name)
+        else:
+            self._view.choose_stream(target)
 
     def move(self, rows: int) -> None:
         """The cursor down."""
@@ -63,7 +75,7 @@ class StreamsDocument(ViewDocument):
         """A heading or a stream."""
         shape = _Shape(columns)
         if y == 0:
-            return fitted([Run(shape.heading(), "title")], columns)
+            return fitted(_heading(shape.heading()), columns)
         listed = self._view.streams()
         if y - 1 >= len(listed):
             nothing = [] if listed else self._nothing(columns)
@@ -114,6 +126,12 @@ class StreamsDocument(ViewDocument):
         sign = {"running": glyphs.running, "waiting": glyphs.waiting, "error": glyphs.error, "unfinished": glyphs.cut}
         word = visible(stream.error) if phase == "error" and stream.error else {"running": "run"}.get(phase, phase)
         return f"{sign.get(phase, glyphs.stop)} {word}"
+
+
+def _heading(names: str) -> Line:
+    """The names of columns, each a target below 0 that is its place among the words of the screen."""
+    places = {word.name: -1 - place for place, word in enumerate(glossary.WORDS)}
+    return [Run(part, "title", places.get(part)) for part in re.split(r"(\s+)", names) if part]
 
 
 class _Shape:

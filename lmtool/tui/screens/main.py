@@ -72,6 +72,9 @@ class Inspector(Protocol):
     def changed(self) -> None:
         """Draw everything with the next frame."""
 
+    def explain(self, name: str) -> None:
+        """Say what a word of the screen means."""
+
 
 class MainScreen(Screen[None], inherit_bindings=False):
     """Draws the app's view; keys go to the app's actions."""
@@ -94,13 +97,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
         }
         self._frames = FramesDocument(view, glyphs)
         documents = {
-            "streams": StreamsDocument(view, glyphs, inspector.advice),
+            "streams": StreamsDocument(view, glyphs, inspector.advice, inspector.explain),
             "tokens": self._token_documents[view.mode],
             "detail": DetailDocument(view, glyphs),
             "frames": self._frames,
             "time": TimeDocument(view, glyphs),
         }
         self.panes = {name: LinePane(document, styles, id=name) for name, document in documents.items()}
+        self._boxes: dict[str, Widget] = {"middle": Horizontal(id="middle"), "bottom": Horizontal(id="bottom")}
+        self._boxes["tokens-box"] = Vertical(id="tokens-box")
+        # Not looked up on the screen: a frame may be drawn while it is taken apart.
         self._text = LinePane(TextDocument(view, glyphs), styles, id="text")
         self._below = LinePane(TextDocument(view, glyphs), styles, id="below")
         self._text.can_focus = self._below.can_focus = False
@@ -121,14 +127,14 @@ class MainScreen(Screen[None], inherit_bindings=False):
         yield self.header
         yield self.tabs
         yield self.panes["streams"]
-        with Horizontal(id="middle"):
-            with Vertical(id="tokens-box"):
+        with self._boxes["middle"]:
+            with self._boxes["tokens-box"]:
                 yield self.panes["tokens"]
                 yield self._rule
                 yield self._text
                 yield self._legend
             yield self.panes["detail"]
-        with Horizontal(id="bottom"):
+        with self._boxes["bottom"]:
             yield self.panes["frames"]
             yield self.panes["time"]
         yield self._below_rule
@@ -168,8 +174,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         for name in PANES:
             self.set_class(name == self.pane_name, f"on-{name}")
         holders = {"middle": (1, 2), "bottom": (3, 4), "tokens-box": (1,)}
-        for name, panes in (holders | {name: (i,) for i, name in enumerate(PANES) if name != "tokens"}).items():
-            self.query_one(f"#{name}").set_class(self.pane not in panes, "off")
+        own = {name: (i,) for i, name in enumerate(PANES) if name != "tokens"}
+        widgets: dict[str, Widget] = {**self._boxes, **self.panes}
+        for name, panes in (holders | own).items():
+            widgets[name].set_class(self.pane not in panes, "off")
         self._set_heights()
         self._inspector.changed()
 
@@ -180,8 +188,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         alone = None if self.has_class("low") or self.pane else min(needed - 2, rows // 2)
         self._set_height(streams, alone if self.single else max(5, min(needed, rows * 3 // 10)))
         lower = None if self.single else 5 if rows < 30 else 8 if rows < 44 else 10
-        self._set_height(self.query_one("#bottom"), lower)
-        both = self._inspector.view.mode == "interleaved" and self.query_one("#tokens-box").size.height >= _BOTH
+        self._set_height(self._boxes["bottom"], lower)
+        both = self._inspector.view.mode == "interleaved" and self._boxes["tokens-box"].size.height >= _BOTH
         self.set_class(both, "both")
 
     @staticmethod
@@ -216,6 +224,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def pane_name(self) -> str:
         """Name of the pane that has the keys."""
         return PANES[self.pane]
+
+    @property
+    def pane_title(self) -> str:
+        """What people call that pane."""
+        return NAMES[self.pane]
 
     @property
     def current(self) -> LinePane:
@@ -269,7 +282,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _title_panes(self) -> None:
         for name, title in self.titles().items():
             pane = self.panes[name]
-            box = self.query_one("#tokens-box") if name == "tokens" else pane
+            box = self._boxes["tokens-box"] if name == "tokens" else pane
             texts = title, self._beyond(pane)
             if self._titles.get(name) != texts:
                 # Content, not text: brackets in a title would be read as markup.

@@ -15,6 +15,7 @@ from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_pattern
         ({"type": "strin"}, "#/type", '"strin" stands there; expected one of array'),
         ({"properties": {"a/b~c": {"minimum": "3"}}}, "#/properties/a~1b~0c/minimum", "expected a number"),
         ({"items": [{}, {"minLength": -1}]}, "#/items/1/minLength", "expected a whole number from 0"),
+        ({"maxLength": float("inf")}, "#/maxLength", "expected a whole number from 0"),
         ({"anyOf": {}}, "#/anyOf", "expected a list of schemas"),
         ({"not": 5}, "#/not", "5 is no schema"),
         ({"required": "a"}, "#/required", "expected a list of names"),

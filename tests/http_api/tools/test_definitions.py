@@ -53,20 +53,6 @@ def test_the_constraint() -> None:
     assert used([tool()]).constraint() is None  # type: ignore[union-attr]
 
 
-def test_calls_that_may_be_made_are_held_too() -> None:
-    """Under auto text is free, and a call of a strict tool matches its schema; without one nothing is held."""
-    schema = {"properties": {"a": {"type": "integer"}}}
-    use = used([tool(parameters=schema, strict=True), tool("g", parameters=schema)])
-    assert use is not None
-    constraint = use.structural_tag("<c>", "</c>")
-    assert constraint is not None
-    first, second = json.loads(constraint.text)["structures"]
-    assert first["begin"] == '<c>\n{"name": "f", "arguments": '
-    assert first["schema"]["additionalProperties"] is False
-    assert second["schema"] == {"type": "object"}
-    assert used([tool()]).structural_tag("<c>", "</c>") is None  # type: ignore[union-attr]
-
-
 def test_what_the_template_is_shown() -> None:
     """The tool as it was given; one without parameters has none."""
     use = used([tool(description="d"), tool("g", parameters={"type": "object"})])

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.http_api.tools.argument_types import ArgumentsWriter
+from lmtool.http_api.tools.argument_types import call_arguments
 from lmtool.http_api.tools.call_grammar import CallGrammar
-from lmtool.http_api.tools.feed import AnswerEndedError
 from lmtool.http_api.tools.text_arguments import ArgumentTags, text_call
 
 if TYPE_CHECKING:
@@ -39,16 +38,10 @@ def read(feed: Feed, types: ArgumentTypes) -> Reading:
 
 
 def _arguments(feed: Feed, tool: str, types: ArgumentTypes) -> Reading:
-    writer = ArgumentsWriter()
-    try:
+    with call_arguments(feed) as writer:
         while (yield from feed.option(KEY)):
             name, _ = yield from feed.word(KEY_END)
             yield from feed.option(VALUE)
             feed.arguments(writer.begin(name, types.of(tool, name)))
             yield from feed.until(VALUE_END, emit=lambda piece: feed.arguments(writer.push(piece)))
             feed.arguments(writer.end())
-    except AnswerEndedError as ending:
-        if not ending.cut:
-            feed.arguments(writer.close())
-        raise
-    feed.arguments(writer.close())

@@ -11,12 +11,11 @@ import re
 from typing import TYPE_CHECKING
 
 from lmtool.http_api.tools.feed import BLANKS
+from lmtool.text.harmony import CALL, CHANNEL, END, MESSAGE, RETURN, START
 
 if TYPE_CHECKING:
     from lmtool.http_api.tools.feed import Feed, Reading
 
-START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
-END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 _RECIPIENT = " to=functions."
 _CALLED = re.compile(r"to=functions\.([^\s<]+)")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING
 
-from lmtool.http_api.tools.argument_types import ALL_TYPES, ArgumentsWriter, literal_json
+from lmtool.http_api.tools.argument_types import ALL_TYPES, call_arguments, literal_json
 from lmtool.http_api.tools.call_grammar import CallGrammar, const, sequence
-from lmtool.http_api.tools.feed import AnswerEndedError
 from lmtool.http_api.tools.schema import alone
 
 if TYPE_CHECKING:
@@ -88,8 +87,7 @@ def _called(feed: Feed) -> Generator[None, None, str]:
 
 
 def _arguments(feed: Feed) -> Reading:
-    writer = ArgumentsWriter()
-    try:
+    with call_arguments(feed) as writer:
         while not (yield from feed.option(")")):
             yield from feed.option(",")
             yield from feed.skip()
@@ -100,11 +98,6 @@ def _arguments(feed: Feed) -> Reading:
             pieces: list[str] = []
             yield from feed.value(Literal(), pieces.append)
             feed.arguments(writer.value(literal_json("".join(pieces))))
-    except AnswerEndedError as ending:
-        if not ending.cut:
-            feed.arguments(writer.close())
-        raise
-    feed.arguments(writer.close())
 
 
 class Literal:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.http_api.tools.argument_types import ArgumentsWriter
+from lmtool.http_api.tools.argument_types import call_arguments
 from lmtool.http_api.tools.call_grammar import CallGrammar
-from lmtool.http_api.tools.feed import AnswerEndedError
 from lmtool.http_api.tools.text_arguments import ArgumentTags, text_call
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from lmtool.http_api.tools.argument_types import ArgumentTypes
     from lmtool.http_api.tools.feed import Feed, Reading
 
@@ -42,21 +39,12 @@ def read(feed: Feed, types: ArgumentTypes) -> Reading:
 
 
 def _arguments(feed: Feed, tool: str, types: ArgumentTypes) -> Reading:
-    writer = ArgumentsWriter()
-    try:
+    ends = (f"\n{PARAMETER_END}", PARAMETER_END)
+    with call_arguments(feed) as writer:
         while (yield from feed.option(PARAMETER)):
             name, _ = yield from feed.word(">")
             feed.arguments(writer.begin(name, types.of(tool, name)))
-            yield from _value(feed, writer)
+            yield from feed.option("\n", skip="")
+            yield from feed.until(*ends, emit=lambda piece: feed.arguments(writer.push(piece)))
             feed.arguments(writer.end())
-    except AnswerEndedError as ending:
-        if not ending.cut:
-            feed.arguments(writer.close())
-        raise
-    feed.arguments(writer.close())
     yield from feed.option(FUNCTION_END)
-
-
-def _value(feed: Feed, writer: ArgumentsWriter) -> Generator[None, None, None]:
-    yield from feed.option("\n", skip="")
-    yield from feed.until(f"\n{PARAMETER_END}", PARAMETER_END, emit=lambda piece: feed.arguments(writer.push(piece)))

@@ -71,6 +71,13 @@ QWEN = [
         ),
         ("", [("write_file", '{"mode": null, "lines": "many", "tags": ["x", "y"], "new": [1]}')]),
     ),
+    (
+        (
+            "<tool_call>\n<function=write_file>\n<parameter=tags>\n('x', 1)\n</parameter>\n<parameter=new>\n(1,)\n"
+            "</parameter>\n</function>\n</tool_call>"
+        ),
+        ("", [("write_file", '{"tags": ["x", 1], "new": [1]}')]),
+    ),
     ("<tool_call>\nno function\n</tool_call>", ("<tool_call>\nno function\n</tool_call>", [])),
     ("<tool_call>\n<function=stop>", ("", [("stop", "{}")])),
     ("<tool_call>\n<function=write_file>\n<parameter=path>\nabc", ("", [("write_file", '{"path": "abc"}')])),
