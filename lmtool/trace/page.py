@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import UsageError
 from lmtool.logprobs.distribution import Distribution, bits, perplexity, probability
 from lmtool.logprobs.heat import COLORS, heat_value, legend, step_of
-from lmtool.logprobs.numbers import format_probability, short
+from lmtool.logprobs.numbers import figure, format_probability
 from lmtool.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.page_template import PAGE, SCRIPT, STYLE
@@ -163,14 +163,17 @@ def _ending(stream: PageStream) -> str:
     parts = [f"{len(stream.tokens)} tokens", stream.error or stream.finish_reason or "not finished"]
     logprobs = [token.logprob for token in stream.tokens if token.logprob is not None]
     mean = perplexity(sum(logprobs), len(logprobs)) if len(logprobs) == len(stream.tokens) else None
-    return " · ".join([*parts, *([] if mean is None else [f"perplexity {short(mean)}"])])
+    return " · ".join([*parts, *([] if mean is None else [f"perplexity {figure(mean)}"])])
 
 
 def _prompt(started: RequestStarted, answers: Answers[PageStream]) -> str:
-    """The prompt as text, as far as the trace tells it."""
+    """The prompt as text, as far as the trace tells it; of a conversation its last message."""
     prompt = started.prompt
     parts = prompt if isinstance(prompt, list) else [prompt]
     texts = []
+    if len(parts) > 1 and isinstance(parts[-1], dict):
+        texts.append(f"({len(parts) - 1} messages before)\n")
+        parts = parts[-1:]
     for part in parts:
         if isinstance(part, dict) and isinstance(part.get("content"), str):
             texts.append(f"{part.get('role', '')}: {part['content']}\n")

@@ -78,6 +78,15 @@ def test_nothing_of_a_model_is_markup() -> None:
     assert "<blockquote>user: &lt;script&gt;</blockquote>" in text
 
 
+def test_prompts() -> None:
+    """A prompt is shown as text: ids by what they spell, of a conversation the last message."""
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    assert "<blockquote>(1 messages before)\nuser: Hi</blockquote>" in made(request(1, messages), *answer(1, (1, -1.0)))
+    spelled = Frame(0, ">", 1, JsonText("GENERATE", {"prompt": [3, 7], "stream_id": 1}, "py"))
+    assert "<blockquote>&quot;quoted&quot;⟨#7⟩</blockquote>" in made(spelled, *answer(1, (1, -1.0)))
+    assert f"{'x' * 4000}…</blockquote>" in made(request(1, "x" * 5000), *answer(1, (1, -1.0)))
+
+
 def test_comparison() -> None:
     """Of two streams, from one trace or two, the first difference is marked."""
     page_of_two = Page()
