@@ -132,7 +132,7 @@ async def test_looks() -> None:
             assert f" {mode} " in seen.text()
         await seen.press("C")
         assert seen.app.view.palette == "green-red"
-        for title in ("2 Split", "2 Text", "2 Table", "2 Interleaved"):
+        for title in ("2 Interleaved", "2 Text", "2 Table", "2 Split"):
             await seen.press("v")
             assert title in seen.text()
         await seen.press("w")
