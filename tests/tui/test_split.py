@@ -16,7 +16,10 @@ from lmtool.tui.view import View
 from tests.tui.scripted import event, request, tokens, watching
 from tests.tui.states import rows, text, view_of
 
-
+GEMMA = "".join(
+    f"<start_of_turn>{role}\n{words}"
+    for role, words in (("system", "Be kind.<end_of_turn>\n"), ("user", "Hi<end_of_turn>\n"), ("assistant", ""))
+)
 LLAMA = "".join(
     f"<|start_header_id|>{role}<|end_header_id|>\n\n{words}"
     for role, words in (("system", "Be kind.<|eot_id|>"), ("user", "Hi<|eot_id|>"), ("assistant", ""))
@@ -98,15 +101,16 @@ class TestSplit:
         assert targets[3] == "."
 
 
+@pytest.fixture(scope="module")
+def long() -> View:
+    """A stream of many tokens."""
+    words = event(0.0, "vocab", 0, {"5": "Hi", "7": " the", "8": " fox", "9": ".", "12": "\n"})
+    came = [tokens(0.2 + i / 100, *((1, (7, 8, 7, 9, 12)[k % 5], -0.5) for k in range(100))) for i in range(60)]
+    return view_of([words, request(0.1, 1), *came])
+
+
 class TestWindow:
     """Long streams, of which only what is in sight is laid out."""
-
-    @pytest.fixture(scope="class")
-    def long(self) -> View:
-        """A stream of many tokens."""
-        words = event(0.0, "vocab", 0, {"5": "Hi", "7": " the", "8": " fox", "9": ".", "12": "\n"})
-        came = [tokens(0.2 + i / 100, *((1, (7, 8, 7, 9, 12)[k % 5], -0.5) for k in range(100))) for i in range(60)]
-        return view_of([words, request(0.1, 1), *came])
 
     @pytest.mark.parametrize("place", [0, 1, 700, 1500, 3000, 5990, None])
     def test_the_same_lines(self, long: View, place: int | None) -> None:
@@ -150,7 +154,7 @@ class TestPrompts:
         "prompt",
         [
             "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
-            "<start_of_turn>system\nBe kind.<end_of_turn>\n<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>assistant\n",
+            GEMMA,
             LLAMA,
             "<|system|>\nBe kind.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\n",
             "\x00<|bos|>\x00system\nBe kind.\x00⟨#2⟩\x00\n\x00⟨#1⟩\x00user\nHi\x00⟨#2⟩\x00\n\x00⟨#1⟩\x00assistant\n",

@@ -52,7 +52,7 @@ class TestLayout:
         view = view_of([event(0, "vocab", 0, words), request(0.1, 1), tokens(0.2, (1, 7, -0.1), (1, 8, -0.1))])
         layout = Layout(view.state, view.state.streams[0], 41)
         layout.extend(2)
-        assert sum(map(len, lines(layout))) == 10_032
+        assert sum(map(len, lines(layout))) == 10_033  # with the wall behind the prompt
         assert max(sum(2 if c == "漢" else 1 for c in line) for line in lines(layout)) <= 41
 
 

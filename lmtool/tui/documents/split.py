@@ -37,7 +37,7 @@ def grid(streams: int, columns: int, rows: int) -> Grid:
 
     most = max(1, columns // NARROWEST)
     down = max(1, rows // LOWEST)
-    shapes = [Grid(i, min(down, -(-streams // i))) for i in range(1, min(most, max(1, streams)) + 1)]
+    shapes = [Grid(i, min(down, max(1, -(-streams // i)))) for i in range(1, min(most, max(1, streams)) + 1)]
     return max(shapes, key=merit)
 
 
@@ -97,8 +97,14 @@ class SplitDocument(ViewDocument):
         return min(most, sum(map(max, bands)))
 
     def move(self, rows: int) -> None:
-        """To another stream."""
-        self._view.move_stream(rows)
+        """The cursor to the token this many lines down in its stream; by more than there are to its first or last."""
+        stream = self._view.current
+        if stream is None:
+            return
+        if rows <= -stream.count(self._view.token_count):
+            self._view.move_token(rows)
+        else:
+            self._text.move(rows)
 
     def line(self, y: int, columns: int) -> Line:
         """A line of each stream of a band of the grid."""
