@@ -107,7 +107,7 @@ def lmtool(clean_environment: None) -> Run:
     """Run `lmtool WORDS...` to its end in a clean environment (`tmp_path` is its folder); text in, text out."""
 
     def run(*words: str, stdin: str = "", timeout: float = PATIENCE, **env: str) -> subprocess.CompletedProcess[str]:
-        with spawn(words, env={**os.environ, **env}) as process:
+        with spawn(words, env={**os.environ, **env}, heavy=words[:1] == ("serve",) or "--serve" in words) as process:
             try:
                 output, errors = process.communicate(stdin, timeout)
             except subprocess.TimeoutExpired:

@@ -53,12 +53,15 @@ async def crowd(
     clients = await _open_all(address, count)
     reading = [asyncio.create_task(client.read()) for client in clients]
     random = Random(bench.seed)  # noqa: S311  # no secret
+    # One for both streams of a connection: of one that has had a turn at a priority and one that has not, the latter
+    # is next, whoever came first.
+    priorities = [random.randrange(2) for _ in clients]
     order: list[tuple[int, StreamTimes]] = []
     began = time.perf_counter()
     try:
         note(f"{STREAMS_EACH * count} streams, each once the server has read the one before")
         for number in range(STREAMS_EACH * count):
-            client, priority = clients[number % count], random.randrange(2)
+            client, priority = clients[number % count], priorities[number % count]
             await _send(client, number, priority, bench, target)
             order.append((priority, client.streams[number]))
         await _all_ended([stream for _, stream in order], bench.timeout)
@@ -180,9 +183,12 @@ async def idle(
 
 
 async def _cpu_share(watch: Watch, seconds: float) -> float:
-    began, used = time.perf_counter(), watch.cpu_seconds() or 0.0
+    began, used = time.perf_counter(), watch.cpu_seconds()
     await asyncio.sleep(seconds)
-    return ((watch.cpu_seconds() or 0.0) - used) / (time.perf_counter() - began)
+    now = watch.cpu_seconds()
+    if used is None or now is None:
+        raise ServerError(f"the process {watch.process} is gone", "start the server again, and read what it said last")
+    return (now - used) / (time.perf_counter() - began)
 
 
 async def _open_all(address: Address, count: int) -> list[BareClient]:
