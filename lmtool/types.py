@@ -52,7 +52,7 @@ class ChatMessage:
     name: str | None = None
     """Of who speaks, or of the tool that answers, where the template shows it."""
     tokens: tuple[int, ...] | None = None
-    """The exact ids of its text, in place of `content`, such as those of an answer that the model gave before."""
+    """The exact ids of its text, in place of `content` and `reasoning`, such as those of an earlier answer."""
     reasoning: str = ""
     """What an assistant's turn thought before its text, for templates that show it."""
 

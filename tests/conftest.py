@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.forkserver import LMTOOL, ForkedProcess, spawn
+from tests.slow_files import SLOW_FILES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -44,6 +47,22 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let xdist hand out files in the order of `pytest_collection_modifyitems`; its own is by the number of tests."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest come first: none is left for one worker alone at the end."""
+    items.sort(key=lambda item: -SLOW_FILES.get(item.nodeid.partition("::")[0].removeprefix("tests/"), 0))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep conversations of tests out of the user's own data folder."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
+
+
 @pytest.fixture
 def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep settings, caches and variables of whoever runs the tests out of this one; it runs in `tmp_path`."""
@@ -58,6 +77,7 @@ def _clean(home: Path) -> dict[str, str]:
     return {
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / ".local/share"),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),  # kernels compiled once
         "HF_HOME": str(home / "hub"),
         "HF_HUB_OFFLINE": "1",
@@ -87,16 +107,13 @@ def lmtool(clean_environment: None) -> Run:
     """Run `lmtool WORDS...` to its end in a clean environment (`tmp_path` is its folder); text in, text out."""
 
     def run(*words: str, stdin: str = "", timeout: float = PATIENCE, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "lmtool", *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=timeout,
-            env={**os.environ, **env},
-            check=False,
-        )
+        with spawn(words, env={**os.environ, **env}, heavy=words[:1] == ("serve",) or "--serve" in words) as process:
+            try:
+                output, errors = process.communicate(stdin, timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.wait(), output, errors)
 
     return run
 
@@ -105,7 +122,7 @@ def lmtool(clean_environment: None) -> Run:
 class ServerProcess:
     """A running `lmtool serve`, and what it says line by line."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | ForkedProcess
     lines: list[str] = field(default_factory=list)
     """What was read so far, from stdout and stderr together."""
     _fresh: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
@@ -166,17 +183,16 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
         port: str | None = "0",
         command: str = "serve",
         python: str = sys.executable,
-        program: tuple[str, ...] = ("-m", "lmtool"),
+        program: tuple[str, ...] = LMTOOL,
         **env: str,
     ) -> Iterator[ServerProcess]:
         home = tmp_path_factory.mktemp("server")
-        process = subprocess.Popen(
-            [python, *program, command, *words, *([] if port is None else ["--port", port])],
+        process = spawn(
+            [command, *words, *([] if port is None else ["--port", port])],
+            program=(python, *program),
+            heavy=True,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
             cwd=home,
             env={**{n: v for n, v in os.environ.items() if not n.startswith("LMTOOL_")}, **_clean(home), **env},
         )
@@ -188,7 +204,7 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
     return start
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str] | ForkedProcess) -> None:
     process.terminate()
     try:
         process.wait(10)

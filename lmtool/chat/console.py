@@ -10,20 +10,28 @@ import textwrap
 import threading
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from lmtool.chat.editor import edited_text, editor_command
+from lmtool.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.completion import Completer
+    from prompt_toolkit.history import History
     from prompt_toolkit.input import Input
     from prompt_toolkit.key_binding import KeyPressEvent
     from prompt_toolkit.output import Output as TerminalOutput
@@ -48,15 +56,20 @@ Event: TypeAlias = Submit | Literal["interrupt", "end"]
 
 
 @asynccontextmanager
-async def open_console(styled: StyledOutput, completer: Completer) -> AsyncIterator[Console]:
-    """Read what the user types until the block ends: on a terminal that can move its cursor, else by plain lines."""
+async def open_console(
+    styled: StyledOutput, completer: Completer, history: History | None = None
+) -> AsyncIterator[Console]:
+    """Read what the user types until the block ends: on a terminal that can move its cursor, else by plain lines.
+
+    history: earlier lines for the cursor keys and the search; None: those of this session alone.
+    """
     capable = styled.out.terminal and os.environ.get("TERM", "") not in {"", "dumb"}
     console: Console
     if capable and os.name == "posix":
         output = Vt100_Output.from_pty(sys.stdout, os.environ["TERM"])
         # Cursor position reports would hold back each line by a round trip, and arrive as keys after the end.
         output.enable_cpr = False
-        console = PromptConsole(styled, completer, output=output)
+        console = PromptConsole(styled, completer, history=history, output=output)
     else:
         console = LineConsole(styled)
     console.start()
@@ -74,6 +87,7 @@ class PromptConsole:
         styled: StyledOutput,
         completer: Completer | None = None,
         *,
+        history: History | None = None,
         input: Input | None = None,  # noqa: A002 - as prompt_toolkit names it
         output: TerminalOutput | None = None,
     ) -> None:
@@ -82,6 +96,9 @@ class PromptConsole:
         self._prompt = "> "
         self._unwritten = ""
         """What is not yet above the prompt; behind its last line feed, the unfinished line."""
+        self._editing = False
+        """Whether the terminal is an editor's."""
+        self._editor: asyncio.Task[None] | None = None
         self._session: PromptSession[str] = PromptSession(
             self._message,
             completer=completer,
@@ -90,6 +107,8 @@ class PromptConsole:
             color_depth=_COLOR_DEPTHS.get(styled.depth, ColorDepth.DEPTH_1_BIT),
             key_bindings=self._keys(),
             enable_suspend=True,
+            enable_history_search=True,
+            history=history,
             erase_when_done=True,
             input=input,
             output=output,
@@ -113,7 +132,7 @@ class PromptConsole:
     def put(self, pieces: Sequence[Piece]) -> None:
         """Show part of an answer above the prompt."""
         self._unwritten += "".join(self._styled.styled(*piece) for piece in pieces)
-        if "\n" in self._unwritten:
+        if "\n" in self._unwritten and not self._editing:
             self._write_lines()
         self._session.app.invalidate()
 
@@ -131,6 +150,27 @@ class PromptConsole:
         typed = bool(self._session.default_buffer.text)
         self._session.default_buffer.reset()
         return typed
+
+    async def edit(self, text: str) -> str | None:
+        """Let the user change a text in $VISUAL or $EDITOR; None where the editor failed. Raises `UsageError`."""
+        command = editor_command()
+        self._editing = True
+        try:
+            return await run_in_terminal(partial(edited_text, command, text), in_executor=True)
+        finally:
+            self._editing = False
+            if "\n" in self._unwritten:
+                self._write_lines()
+
+    async def _edit_line(self) -> None:
+        buffer = self._session.default_buffer
+        try:
+            text = await self.edit(buffer.text)
+        except UsageError as error:
+            self.say("\n".join([f"error: {error.message}", *(f"  {hint}" for hint in error.hints)]), "31")
+            return
+        if text is not None:
+            buffer.document = Document(text.rstrip("\n"))
 
     async def stop(self) -> None:
         """Remove the prompt and restore the terminal's modes; an unfinished line is kept."""
@@ -177,9 +217,27 @@ class PromptConsole:
         @keys.add("c-c")
         @keys.add("<sigint>")
         def _interrupt(_event: KeyPressEvent) -> None:
-            self.events.put_nowait("interrupt")
+            if not self._editing:  # else the editor has it
+                self.events.put_nowait("interrupt")
+
+        @keys.add("escape", "enter")
+        def _new_line(event: KeyPressEvent) -> None:
+            event.current_buffer.newline(copy_margin=False)
+
+        @keys.add("enter", filter=Condition(self._behind_backslash))
+        def _continued_line(event: KeyPressEvent) -> None:
+            event.current_buffer.delete_before_cursor()
+            event.current_buffer.newline(copy_margin=False)
+
+        @keys.add("c-x", "c-e")
+        def _open_editor(_event: KeyPressEvent) -> None:
+            self._editor = asyncio.ensure_future(self._edit_line())
 
         return keys
+
+    def _behind_backslash(self) -> bool:
+        document = self._session.default_buffer.document
+        return document.text_before_cursor.endswith("\\") and not document.text_after_cursor
 
 
 class LineConsole:
@@ -221,6 +279,10 @@ class LineConsole:
     def clear_line(self) -> bool:
         """Return False: the terminal driver has the line being typed."""
         return False
+
+    async def edit(self, text: str) -> str | None:  # noqa: ARG002 - as of a prompt
+        """Raise `UsageError`: the lines that come are read already."""
+        raise UsageError("an editor needs a terminal that can move its cursor", "type the prompt anew")
 
     async def stop(self) -> None:
         """Restore the handling of SIGINT."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, UsageError
+from lmtool.model_entry import ModelEntry
 from lmtool.resuming import Resuming
 from lmtool.terminal import PassingNote
 from lmtool.types import ModelInfo
@@ -43,6 +44,19 @@ class Peer:
     info: ModelInfo
     tokenizer: TextTokenizer | None
     """The user's choice; None where the server tokenizes."""
+    client: LmtpClient
+    waiting: Waiting
+
+    async def switched(self, name: str) -> Peer:
+        """The same server's model of this name. Raises `UsageError` beside a tokenizer of the user's, and as `info`."""
+        if self.tokenizer is not None:
+            raise UsageError("--tokenizer is for one model: another one cannot be used in this session", "start again")
+        described = replace(self, info=await self.client.info(name))
+        return _accepting_text(described, "the server")
+
+    async def models(self) -> list[ModelEntry]:
+        """What the server serves, where it can list it; else this model alone."""
+        return await self.client.models() if self.client.extended else [ModelEntry(self.info.model)]
 
 
 @asynccontextmanager
@@ -85,10 +99,11 @@ async def open_peer(
                 out.note(f"the server does not describe its model (LMQL's may never answer): continuing with {model}")
             info = info or ModelInfo(model or "", "", "unknown")
             resuming = Resuming(client, resume, waiting.repeated, lambda: client.extended)
+            peer = Peer(resuming, info, None, client, waiting)
             if tokenizer is None:
-                yield _text_peer(resuming, info, endpoint.url)
+                yield _accepting_text(peer, f"the server at {endpoint.url}")
             else:
-                yield await _with_tokenizer(tokenizer, resuming, info, out)
+                yield await _with_tokenizer(tokenizer, peer, out)
 
 
 @asynccontextmanager
@@ -165,10 +180,13 @@ class Waiting:
         self._began = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._console: Console | None = None
+        self.say: Callable[[str], None] | None = None
+        """Takes what is said in place of stderr, where a prompt stands there."""
+        self._phase = ""
 
     def begin(self, words: str = "connected; waiting for the model ...") -> None:
         """Start waiting for an answer. words: what to say if it takes long."""
-        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._out.note, words)
+        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._note, words)
 
     def answered(self) -> None:
         """Stop waiting."""
@@ -180,6 +198,11 @@ class Waiting:
         self.answered()
         if progress.phase == "failed":
             return  # reported as the answer's error, too
+        if self.say is not None:
+            if progress.phase != self._phase and progress.phase != "ready":
+                self.say(f"{progress.phase} {progress.model} ...")
+            self._phase = progress.phase
+            return
         from lmtool.serving.console import Console, unbuffered
         from lmtool.serving.events import Loading
 
@@ -202,11 +225,14 @@ class Waiting:
 
     def ignored(self, fields: tuple[str, ...]) -> None:
         """Name the fields of a request that had no effect."""
-        self._out.note(f"the server ignored: {', '.join(fields)}")
+        self._note(f"the server ignored: {', '.join(fields)}")
 
     def repeated(self, reason: LmtoolError) -> None:
         """Say at once why a stream has to go on over a new connection, and that it tries to."""
-        self._out.note(f"{reason.message}; trying again")
+        self._note(f"{reason.message}; trying again")
+
+    def _note(self, text: str) -> None:
+        (self.say or self._out.note)(text)
 
     def close(self) -> None:
         """Clear the progress bar, and what holds streams up."""
@@ -216,17 +242,18 @@ class Waiting:
             self._console.close()
 
 
-def _text_peer(model: TokenModel, info: ModelInfo, url: str) -> Peer:
-    if info.tokenizer is None and not info.text_only:
+def _accepting_text(peer: Peer, server: str) -> Peer:
+    if peer.info.tokenizer is None and not peer.info.text_only:
         raise UsageError(
-            f"the server at {url} accepts and sends token ids only",
+            f"{server} accepts and sends token ids only",
             "name its model's tokenizer, a hub name or a folder:  --tokenizer NAME",
         )
-    return Peer(model, info, None)
+    return peer
 
 
-async def _with_tokenizer(name: str, model: TokenModel, info: ModelInfo, out: Output) -> Peer:
+async def _with_tokenizer(name: str, peer: Peer, out: Output) -> Peer:
     """Convert text to token ids here, with the user's tokenizer."""
+    info = peer.info
     from lmtool.text.text_model import TextModel
     from lmtool.text.tokenizer import load_tokenizer
 
@@ -238,7 +265,7 @@ async def _with_tokenizer(name: str, model: TokenModel, info: ModelInfo, out: Ou
             f"{name} has {own.vocab_size} ids, the server's model only {info.vocab_size}: expect errors or nonsense"
         )
     described = replace(info, tokenizer=own.info, chat_template=own.has_chat_template)
-    return Peer(TextModel(model, own), described, own)
+    return replace(peer, model=TextModel(peer.model, own), info=described, tokenizer=own)
 
 
 async def token_text_of(peer: Peer) -> Callable[[int], str] | None:

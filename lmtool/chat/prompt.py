@@ -157,9 +157,13 @@ class RequestOptions:
         history: Sequence[ChatMessage] = (),
         *,
         deadline: float | None = None,
+        prefill: str = "",
     ) -> GenerateRequest:
-        """The request for one prompt. Raises `UsageError` for a system text where there is no template."""
-        prompt = self._prompt(text, info, history)
+        """The request for one prompt. prefill: the beginning of the answer, which is gone on with.
+
+        Raises `UsageError` for a system text where there is no template.
+        """
+        prompt = self._prompt(text, info, history, prefill)
         return GenerateRequest(
             stream_id,
             prompt,
@@ -172,17 +176,17 @@ class RequestOptions:
             reasoning=Reasoning() if info.reasoning is not None or info.text_only else None,
         )
 
-    def _prompt(self, text: str, info: ModelInfo, history: Sequence[ChatMessage]) -> Prompt:
+    def _prompt(self, text: str, info: ModelInfo, history: Sequence[ChatMessage], prefill: str) -> Prompt:
         if self.templated(info):
             system = (ChatMessage("system", self.system),) if self.system else ()
-            return ChatPrompt((*system, *history, ChatMessage("user", text)))
+            return ChatPrompt((*system, *history, ChatMessage("user", text)), prefill=prefill)
         if self.system and self.template is False:
             raise UsageError("a system text needs the chat template", "leave out --no-template, or --system")
         if self.system:
             raise UsageError(
                 f"{info.model} has no chat template, so there is no place for a system text", "put it into the prompt"
             )
-        return text
+        return text + prefill
 
     def templated(self, info: ModelInfo) -> bool:
         """Whether prompts are sent as messages."""

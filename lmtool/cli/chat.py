@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SAMPLING = "Sampling"
 OUTPUT = "Output"
 STRUCTURED = "Structured output"
+CONVERSATION = "Conversation"
 TABLE_ALTERNATIVES = 5
 
 HEAT = option(None, f"Colour tokens by {', '.join(MODES)}; --heat alone: {MODES[0]}.", OUTPUT, metavar="[MODE]")
@@ -71,6 +72,7 @@ def chat(
     ),
     n_streams: int = option(1, "Send the prompt this many times at once; a seed counts up.", minimum=1, maximum=256),
     heat: HeatMode | None = HEAT,
+    markdown: bool = option(False, "Draw Markdown, on a terminal.", OUTPUT),
     table: bool = option(False, "Show one row per token.", OUTPUT),
     stats: bool = option(False, "Show timings and perplexity on stderr.", OUTPUT),
     echo: bool = option(False, "Show the prompt in front of the text.", OUTPUT),
@@ -87,6 +89,8 @@ def chat(
         60.0, "Go on likewise with a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
     ),
     record: str | None = option(None, "Record the frames as a trace.", metavar="FILE"),
+    resume_last: bool = option(False, "Go on with the last conversation.", CONVERSATION, flag="--continue", short="-c"),
+    no_history: bool = option(False, "Keep neither prompts nor a trace of the conversation.", CONVERSATION),
     literal: bool = option(False, "Treat name=value words of the prompt as text."),
     compat_space: bool = option(False, "End the prompt in one space, as LMQL's own client does."),
 ) -> Coroutine[Any, Any, None]:
@@ -119,17 +123,22 @@ def chat(
     processors = processors_from_options(logits_processor or ())
     origin = constraint_origin(json_schema, regex, choice or (), grammar)
     requests = RequestOptions(model, system, template, parameters, constraint, processors, origin)
-    display = OutputOptions(output_form(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
+    form = output_form(json=json, jsonl=jsonl, raw=raw, table=table)
+    heat, markdown = _text_style(heat, markdown=markdown, typed=common.typed)
+    display = OutputOptions(form, heat, markdown, stats, not no_stream, echo)
     parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
     resume = ResumeOptions(retries, token_timeout)
     text = read_prompt(prompt or [], parsing, sys.stdin)
     if text is not None:
+        if resume_last:
+            raise UsageError("--continue is for conversations, and there is a prompt", "type it there:  lmtool chat -c")
         from lmtool.chat.answer import answer
 
         once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume)
         talk = partial(answer, prompt=text, requests=requests, display=display, options=once)
         return _talk(common, talk, model, only_describes=dry_run)
     _check_conversation(display, n_streams=n_streams, dry_run=dry_run)
+    from lmtool.chat.keeping import ConversationOptions
     from lmtool.chat.repl import converse
 
     talk = partial(
@@ -137,11 +146,21 @@ def chat(
         requests=requests,
         display=display,
         parsing=parsing,
+        options=ConversationOptions(resume_last, not no_history),
         tokenizer=tokenizer,
         record=record,
         resume=resume,
     )
     return _talk(common, talk, model)
+
+
+def _text_style(heat: HeatMode | None, *, markdown: bool, typed: frozenset[str]) -> tuple[HeatMode | None, bool]:
+    """What styles the text: heat or Markdown; what was typed wins over settings. Raises `UsageError` for both."""
+    if not heat or not markdown:
+        return heat, markdown
+    if {"heat", "markdown"} <= typed:
+        raise UsageError("--markdown and --heat are two ways to style the same text", "choose one")
+    return (None, True) if "markdown" in typed else (heat, False)
 
 
 async def _talk(

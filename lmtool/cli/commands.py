@@ -90,6 +90,16 @@ TREE: tuple[Command | Group, ...] = (
         ),
     ),
     Command(
+        "history",
+        "history",
+        "List the conversations that are kept; remove them.",
+        "Ask",
+        examples=(
+            "lmtool history",
+            "lmtool history --clear",
+        ),
+    ),
+    Command(
         "score",
         "score",
         "Compute logprob, probability and perplexity of texts.",

@@ -47,7 +47,8 @@ class SessionLimits:
     input_seconds: float = 120.0
     """An action waits so long for the rest of its inputs while its peer sends nothing: DEADLINE_EXCEEDED."""
     stall_limit: float = STALL_SECONDS
-    """Seconds for which a message may wait to be taken by the peer's transport; then it is taken for gone. 0: any."""
+    """Seconds for which a message may wait to be taken by the peer's transport; then it is taken for gone. 0: any. Of a
+    server's sessions only those over gRPC are ended by it: a WebSocket's transport sees every byte that is taken."""
     strict_metadata: bool = False
     """Abort for any metadata after seq 0, as the letter of the source has it, also where it repeats that of seq 0."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from lmtool.evergreen.action_tasks import ActionLog
+    from lmtool.evergreen.config import SessionLimits
     from lmtool.evergreen.connection import Connection
     from lmtool.evergreen.messages import SessionMessage
     from lmtool.evergreen.node_io import References
@@ -140,15 +141,17 @@ class EvergreenServer:
         return None
 
     @contextlib.asynccontextmanager
-    async def session(self, client: str, agent: str = "") -> AsyncIterator[Connection]:
-        """A session while the block runs; `run` it there."""
+    async def session(
+        self, client: str, agent: str = "", limits: SessionLimits | None = None
+    ) -> AsyncIterator[Connection]:
+        """A session while the block runs; `run` it there. limits: in place of those of the server."""
         plugs, registry = self.plugs, await self._load()
         from lmtool.evergreen.connection import Connection
 
         self._count += 1
         connection = Connection(
             registry,
-            plugs.config.limits,
+            limits or plugs.config.limits,
             number=self._count,
             references=plugs.references,
             log=plugs.log,
@@ -218,7 +221,9 @@ class EvergreenServer:
         if refusal is not None:
             await websocket.send_denial_response(_denial(refusal))
             return
-        async with self.session(client, websocket.headers.get("user-agent", "")) as connection:
+        # What its client takes, be it a byte, is seen by the transport, which cuts it (`access.stall`).
+        limits = replace(self.plugs.config.limits, stall_limit=0)
+        async with self.session(client, websocket.headers.get("user-agent", ""), limits) as connection:
             await websocket.accept()
             code, reason = 1000, ""
             try:

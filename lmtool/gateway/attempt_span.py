@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lmtool.errors import RequestError
+from lmtool.errors import LmtoolError
 from lmtool.gateway.backend import CallFailedError
 from lmtool.gateway.config import HttpTarget
 from lmtool.providers.answer_events import TokenUsage
@@ -44,11 +44,14 @@ async def in_span(
     except CallFailedError as failed:
         error = failed.outcome.kind
         raise
-    except RequestError as refused:
+    except LmtoolError as refused:
         error = refused.code
         raise
     except (GeneratorExit, asyncio.CancelledError):
         span.set({"gen_ai.response.finish_reasons": ["cancelled"]})
+        raise
+    except Exception as bug:
+        error = type(bug).__name__
         raise
     finally:
         span.set(_found(usage, reply))

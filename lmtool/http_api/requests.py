@@ -99,6 +99,8 @@ class Call:
     """The alternatives beside each token, in place of the most likely ones."""
     thoughts: ThoughtOptions | None = None
     """None where a thought is text like any other."""
+    thought_parameter: str = ""
+    """The parameter that asks of a thought what cannot be where that is text; empty: there is none."""
 
     @property
     def width(self) -> int:
@@ -114,6 +116,9 @@ class Call:
     def reasoning(self, info: ModelInfo) -> Reasoning | None:
         """What is asked for of the model's thoughts. Raises `ApiError`."""
         if self.thoughts is None:
+            name = self.thought_parameter
+            if name and info.reasoning is not None:
+                refuse(name, f"{name} is for answers apart from thoughts: send messages to /v1/chat/completions")
             return None
         prompt = self.prompts[0]
         return self.thoughts.reasoning(info, prompt.chat_template_kwargs if isinstance(prompt, ChatPrompt) else {})

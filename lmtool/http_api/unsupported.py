@@ -109,7 +109,7 @@ CHAT: Table = _table(
 )
 COMPLETION: Table = _table(
     SAMPLING,
-    dict.fromkeys(("include_reasoning", "separate_reasoning", "stream_reasoning", "thinking_token_budget"), _ANY),
+    dict.fromkeys(("separate_reasoning", "stream_reasoning"), _ANY),
     {"prompt_embeds": Unsupported((), "embeddings cannot be read as a prompt: send text or token ids")},
 )
 RESPONSES: Table = _table(

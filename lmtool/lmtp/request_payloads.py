@@ -257,9 +257,8 @@ def _common_payload(message: ClientMessage) -> dict[str, object]:
 def extensions(request: GenerateRequest | ScoreRequest) -> list[str]:
     """Parts of a request that LMQL 0.7.3's server does not know, in words for people."""
     payload = _generate_payload(request) if isinstance(request, GenerateRequest) else _score_payload(request)
-    names = [
-        name for name in payload if name not in _LMQL_FIELDS and name != "client"
-    ]  # which is left out unless known
+    payload.pop("client", None)  # which is left out unless known
+    names = [name for name in payload if name not in _LMQL_FIELDS]
     if isinstance(request, GenerateRequest) and request.constraint is not None:
         names[names.index("constraint")] = f"constraint ({request.constraint.kind})"
     names += [f"{name} as text" for name in ("prompt", "scored") if isinstance(payload.get(name), str)]

@@ -137,9 +137,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         await super().send(event)
 
     def _expect_pongs(self) -> None:
-        if (
-            not self.disconnected
-        ):  # it may be lost before the application hears of it; its pings would keep it in memory
+        # It may be lost before the application hears of it; its pings would keep it in memory.
+        if not self.disconnected:
             self._keepalive.start(self._pings)
 
     def _send_ping(self) -> None:

@@ -111,8 +111,9 @@ class _Run:
 
         self.ready_file.prepare()
         async with self._tap() as tap:
-            logs, tracer = (self._log_http, self._log_refused), tracer_from_environment()
-            await self._all(Service(self.config.service, self._log, tap, logs[0], tracer, logs[1]))
+            tracer = tracer_from_environment()
+            service = Service(self.config.service, self._log, tap, self._log_http, tracer, self._log_refused)
+            await self._all(service)
         self.console.emit(Stopped())
 
     @contextlib.asynccontextmanager

@@ -147,9 +147,10 @@ def _mark(index: int) -> str:
 
 
 def _marked(chat: ChatPrompt) -> ChatPrompt:
-    """The conversation with marks in place of the texts whose ids are given."""
+    """The conversation with marks in place of the texts whose ids are given, thoughts before them included."""
     turns = (
-        turn if turn.tokens is None else replace(turn, content=_mark(index)) for index, turn in enumerate(chat.messages)
+        turn if turn.tokens is None else replace(turn, content=_mark(index), reasoning="")
+        for index, turn in enumerate(chat.messages)
     )
     return replace(chat, messages=tuple(turns))
 

@@ -14,6 +14,7 @@ from lmtool.fingerprint import fingerprint
 from lmtool.reasoning import ReasoningFormat
 from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
+from lmtool.text.opened_thoughts import with_openings
 from lmtool.text.pieces import pieces, spelling
 from lmtool.text.reasoning_parsers import NONE, find_parser, parser_of
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
@@ -237,7 +238,8 @@ class TextTokenizer:
         if isinstance(prompt, ChatPrompt):
             if self.limits is not None:
                 self.limits.check_messages(prompt)
-            ids = self._encode_turns(self._chat_template().render_parts(prompt))
+            parts, render = self._chat_template().render_parts(prompt), self.render_chat
+            ids = self._encode_turns(with_openings(parts, prompt, self.reasoning_parser, render, self._spell))
             return ids + self.encode_continuation(prompt.prefill) if prompt.prefill else ids
         if isinstance(prompt, MixedPrompt):
             return self._encode_parts(prompt.parts, special=special)
@@ -265,6 +267,10 @@ class TextTokenizer:
             ends_alike = at and parts[at - 1] and encoded[:1] == ids[-1:]
             ids += encoded[1:] if ends_alike and ids[-1] in self.special_ids else encoded
         return ids
+
+    def _spell(self, token: int) -> bytes:
+        """The bytes of a token, of a special one its name."""
+        return (self.token(token) or "").encode() if token in self.special_ids else self.piece(token)
 
     def render_chat(self, chat: ChatPrompt) -> str:
         """The text that the chat template makes of a conversation, without its `prefill`. Raises `RequestError`."""

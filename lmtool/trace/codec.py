@@ -23,6 +23,7 @@ from lmtool.trace.events import (
     Request,
     Response,
     Stat,
+    Turn,
     Vocab,
 )
 from lmtool.trace.header import Header, HeaderError, from_json, to_json
@@ -81,7 +82,7 @@ def kind_of(event: Event) -> str:
 def facts_of(event: Event) -> Mapping[str, object]:
     """The object in the line of an event; empty for an event that has none."""
     match event:
-        case Open() | Drop() | Stat():
+        case Open() | Drop() | Stat() | Turn():
             return event.facts
         case Vocab():
             return {str(i): _text_or_hex(text) for i, text in event.tokens.items()}
@@ -100,7 +101,7 @@ def _tail(event: Event, style: Style) -> str:
             return f", {_json(facts_of(event))}{_content(event.body, style)}"
         case Other():
             return "".join(f", {_json(one)}" for one in event.rest)
-        case Stat() | Vocab():
+        case Stat() | Turn() | Vocab():
             return f", {_json(facts_of(event))}"
         case Message():
             return f", {_json(event.direction)}, {_json(event.value)}"
@@ -282,6 +283,7 @@ _READERS: Mapping[str, Callable[[_Line], Event]] = {
     "mark": _remark,
     "note": _remark,
     "stat": lambda line: Stat(line.time, line.connection, line.part(0, dict, "an object")),
+    "turn": lambda line: Turn(line.time, line.connection, line.part(0, dict, "an object")),
     "end": _end,
     "request": _request,
     "response": _response,

@@ -27,6 +27,7 @@ from lmtool.trace.events import (
     Request,
     Response,
     Stat,
+    Turn,
     Vocab,
 )
 from lmtool.trace.stream_events import RequestStarted
@@ -164,7 +165,7 @@ def _other(event: Event) -> str:  # noqa: C901 - one short case per kind reads b
             return f"< {_cut(event.wire().decode('utf-8', 'replace').strip())}"
         case Close():
             return f"close by {event.by}" + ("" if event.code is None else f" · {event.code} {event.reason}".rstrip())
-        case Open() | Drop() | Stat():
+        case Open() | Drop() | Stat() | Turn():
             facts = " · ".join(f"{name} {_short(value)}" for name, value in event.facts.items())
             return f"{type(event).__name__.lower()} {facts}".rstrip()
         case Vocab():

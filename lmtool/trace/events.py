@@ -191,6 +191,12 @@ class Stat(_WithFacts):
     __slots__ = ()
 
 
+class Turn(_WithFacts):
+    """A turn of a conversation, as its client tells it. Facts: `number`, `behind`, `prompt`, `text`, `answer`, ..."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """The recording was ended in good order."""
@@ -229,6 +235,7 @@ Event: TypeAlias = (
     | Blob
     | Remark
     | Stat
+    | Turn
     | End
     | Other
 )

@@ -135,6 +135,11 @@ class Recording:
             with contextlib.suppress(OSError):
                 self._recorders.popitem()[1].close(self._clock())
 
+    async def flush(self) -> None:
+        """Hand what was recorded so far to the operating system."""
+        for recorder in list(self._recorders.values()):
+            await self._try(recorder.flush)
+
     @property
     def counts(self) -> tuple[int, int, int]:
         """Traces, events and tokens so far."""
@@ -159,11 +164,12 @@ def recorders(
     prefix: str = "",
     overwrite: bool | None = None,
     note: str | None = None,
+    private: bool = False,
 ) -> Callable[[int], Recorder]:
     """What begins the trace of a connection, for `Recording`.
 
     path: the file, or with `split` the folder, made if it is missing. redact: what to leave out. prefix: of the names
-    in that folder. overwrite: as for `TraceWriter`. note: a remark at the beginning. Raises `FileError`.
+    in that folder. overwrite, private: as for `TraceWriter`. note: a remark at the beginning. Raises `FileError`.
     """
     header, salt = replace(header, redacted=redact), secrets.token_bytes(16)
     if split:
@@ -174,7 +180,7 @@ def recorders(
 
     def start(connection: int) -> Recorder:
         file = path / f"{prefix}{connection:04}.lmtp.jsonl" if split else path
-        writer = TraceWriter(file, header, overwrite=overwrite)
+        writer = TraceWriter(file, header, overwrite=overwrite, private=private)
         recorder = Recorder(writer, Redaction(redact, salt), token_bytes)
         if note is not None:
             recorder.record([Remark(0.0, "note", 0, note)])

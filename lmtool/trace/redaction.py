@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.errors import UsageError
 from lmtool.trace.content import JsonText, write_json
-from lmtool.trace.events import Frame, Message, Open, Piece, Request, Response, Vocab, token_entries
+from lmtool.trace.events import Frame, Message, Open, Piece, Request, Response, Turn, Vocab, token_entries
 from lmtool.trace.large_values import reference
 from lmtool.trace.stream_events import PROMPT_MEMBERS
 
@@ -43,6 +43,10 @@ _SECRETS = re.compile(
     r"|xox[abprs]-[A-Za-z0-9-]{10,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
+_REST_OF_PRIVATE_KEY = r"(?:.*?-----END [A-Z ]*PRIVATE KEY-----|.*)"
+_WHOLE_SECRETS = re.compile(_SECRETS.pattern + _REST_OF_PRIVATE_KEY, re.DOTALL)
+KEY_LEFT_OUT = "***"
+"""Stands for what looks like a key."""
 
 
 def parse(words: str) -> tuple[RedactedPart, ...]:
@@ -83,6 +87,8 @@ class Redaction:
                 return Response(event.time, event.connection, event.status, event.reason, headers)
             case Vocab():
                 return self._vocab(event)
+            case Turn() if "prompt" in self.what or "text" in self.what:
+                return None
             case Open() if "headers" in self.what:
                 path = event.facts.get("path")
                 shown = {"path": self._path(path)} if isinstance(path, str) else {}
@@ -169,6 +175,11 @@ def likely_keys(event: Event) -> list[str]:
     else:
         return []
     return [f"{found[:6]}…{found[-2:]}" for found in _SECRETS.findall(text)]
+
+
+def without_keys(text: str) -> str:
+    """The text with `***` in the place of each thing that looks like a key; the same object where there is none."""
+    return _WHOLE_SECRETS.sub(KEY_LEFT_OUT, text) if _SECRETS.search(text) else text
 
 
 def _decoded(data: str) -> str:

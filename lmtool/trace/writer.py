@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import os
 import threading
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -25,11 +27,14 @@ class TraceWriter:
     What was flushed survives the death of the process: the file is then cut, and still readable.
     """
 
-    def __init__(self, path: str | Path, header: Header, *, overwrite: bool | None = None) -> None:
+    def __init__(
+        self, path: str | Path, header: Header, *, overwrite: bool | None = None, private: bool = False
+    ) -> None:
         """Make the file and write its header. A name that ends in `.gz` is packed.
 
         overwrite: whether a file that exists is replaced; False where the user could have said --force, None where
-        there is no such option. Raises `FileError` when the file cannot be made, or exists and may not be replaced.
+        there is no such option. private: whether only its owner may read the file. Raises `FileError` when the file
+        cannot be made, or exists and may not be replaced.
         """
         self.path = Path(path)
         self._header = header
@@ -37,7 +42,7 @@ class TraceWriter:
         self._hash = hashlib.sha256()
         self._pending: list[str] = []
         self._lock = threading.Lock()
-        self._raw = _create(self.path, overwrite=overwrite)
+        self._raw = _create(self.path, overwrite=overwrite, private=private)
         # A packed file names no time and no name: the same events give the same bytes.
         packed = self.path.suffix == ".gz"
         self._packed = gzip.GzipFile("", "wb", fileobj=self._raw, mtime=0) if packed else None
@@ -112,9 +117,10 @@ class TraceWriter:
             self._raw.close()
 
 
-def _create(path: Path, *, overwrite: bool | None) -> BinaryIO:
+def _create(path: Path, *, overwrite: bool | None, private: bool) -> BinaryIO:
+    opener = partial(os.open, mode=0o600) if private else None
     try:
-        return path.open("wb" if overwrite else "xb")
+        return open(path, "wb" if overwrite else "xb", opener=opener)
     except FileExistsError:
         raise exists(path, force=overwrite is not None) from None
     except OSError as error:

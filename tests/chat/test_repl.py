@@ -264,6 +264,88 @@ def test_dumb_terminal(served: str) -> None:
         assert "\x1b" not in screen.raw
 
 
+def test_turns(embedded: str, tmp_path: Path) -> None:
+    """Answers are gone on with, given again, edited; an earlier turn is gone back to; the next session has all."""
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nsed -i 's/fox/cat/' \"$1\"\n")
+    editor.chmod(0o755)
+    env = {"XDG_DATA_HOME": str(tmp_path), "EDITOR": str(editor), "VISUAL": ""}
+    with terminal("chat", "-e", embedded, columns=100, **env) as screen:
+        screen.expect(r"1>")
+        screen.type("Tell me a story about a fox. max_tokens=6\r")
+        screen.expect(r"cut at 6 tokens; /continue goes on\)\n2>")
+        first = screen.shown.split("\n")[-3]
+        screen.type("/continue max_tokens=4\r")
+        screen.expect(r"cut at 4 tokens.*\n3>")
+        rest = screen.shown.split("\n")[-3]
+        screen.type("/retry\r")
+        screen.expect(r"the same answer comes again(?s:.*)cut at 6 tokens.*\n4>")
+        assert screen.shown.split("\n")[-3] == first
+        screen.type("/edit\r")
+        screen.expect(r"4> Tell me a story about a cat\. max_tokens=6\n(?s:.*)cut at 6 tokens.*\n5>")
+        screen.type("/branch 2\r")
+        screen.expect(r"goes on behind turn 2")
+        screen.type("\x04")
+        assert screen.end() == 0
+    with terminal("chat", "-e", embedded, "--continue", columns=100, **env) as screen:
+        screen.expect(r"goes on behind turn 2, the last of 1:\n2> Tell me a story about a fox")
+        screen.expect(re.escape(f"{first}{rest}") + r"\n5>")
+        screen.type("\x12a cat\r")  # the search puts the line up, which was an editor's and not typed
+        screen.type("\x15What is 3+4? max_tokens=3\r")
+        screen.expect(r"cut at 3 tokens.*\n6>")
+        screen.type("/branch\r")
+        screen.expect(r"·\s+2  Tell(?s:.*)\*\s+5  What is 3\+4\?")
+        screen.type("\x04")
+        assert screen.end() == 0
+
+
+def test_prompt_beside_a_running_answer(embedded: str, tmp_path: Path) -> None:
+    """A prompt that is sent while an answer runs says that it will not see it; what needs that answer waits."""
+    env = {"XDG_DATA_HOME": str(tmp_path)}
+    words = ("-o", "ignore_eos=true", "-t", "1", "--seed", "1", "-n", "900")
+    with terminal("chat", "-e", embedded, "--no-history", *words, columns=100, **env) as screen:
+        screen.expect(r"1>")
+        screen.type("Tell me a story.\r")
+        screen.expect(r"1> Tell me a story.\n\S")
+        screen.type("And then?\r/retry\r")
+        screen.expect(r"sent while answer 1 runs, which this prompt will not see")
+        screen.expect(r"error: /retry has to wait: 2 answers are running")
+        screen.type("\x03")
+        screen.expect(r"✗ cancelled(?s:.*)✗ cancelled")
+        screen.type("/model nobody\r")
+        screen.expect(r"error: model 'nobody' is not served here")
+        screen.type("/model\r")
+        screen.expect(r"\* lmtool-tiny  ready")
+        screen.type("/model lm\t\r")
+        screen.expect(r"/model lmtool-tiny\nlmtool-tiny · ")
+        screen.type("\x04")
+        assert screen.end() == 0
+    assert list(tmp_path.iterdir()) == [], "--no-history was given"
+
+
+def test_earlier_prompts(served: str, tmp_path: Path) -> None:
+    """Earlier sessions' prompts come back by cursor keys, by their beginning, and by search; this one's are added."""
+    prompts = tmp_path / "lmtool/prompts.jsonl"
+    prompts.parent.mkdir()
+    prompts.write_text('"Once upon a time"\n"The dog"\n')
+    with terminal("chat", "-e", served, "-n", "2", XDG_DATA_HOME=str(tmp_path)) as screen:
+        screen.expect(r"1>")
+        screen.type("\x1b[A")
+        screen.expect(r"1> The dog$")
+        screen.type("\x15On\x1b[A")
+        screen.expect(r"1> Once upon a time$")
+        screen.type("\x03")
+        screen.expect(r"1>$")
+        screen.type("\x12dog")
+        screen.expect(r"reverse-i-search.*dog")
+        screen.type("\r\x05!\r")  # takes the line that was found, and changes it
+        screen.expect(r"1> The dog!\n.*\n\(cut at 2 tokens")
+        screen.type("\x04")
+        assert screen.end() == 0
+    assert prompts.read_text().endswith('"The dog"\n"The dog!"\n')
+    assert len(list((tmp_path / "lmtool/conversations").iterdir())) == 1
+
+
 def test_interrupted_answer_on_a_terminal(served: str) -> None:
     """Ctrl-C during one answer keeps its text, cancels it, leaves the cursor on a fresh line, status 130."""
     with terminal("chat", START, "-e", served, "-o", "ignore_eos=true", "-n", "500") as screen:

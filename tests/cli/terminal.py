@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.forkserver import LMTOOL, ForkedProcess, spawn
+
 PATIENCE = 60.0
 _STEERING = re.compile(r"\x1b\[[0-9;:?<>=]*[A-Za-z~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78]")
 
@@ -25,7 +27,7 @@ _STEERING = re.compile(r"\x1b\[[0-9;:?<>=]*[A-Za-z~]|\x1b\][^\x07\x1b]*(?:\x07|\
 class Terminal:
     """A running program."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[str] | ForkedProcess
     master: int
     drawn: bytes = b""
     """Everything that was written, steering and all."""
@@ -68,7 +70,7 @@ def terminal(
     *words: str,
     columns: int = 120,
     rows: int = 36,
-    program: tuple[str, ...] = (sys.executable, "-m", "lmtool"),
+    program: tuple[str, ...] = (sys.executable, *LMTOOL),
     cwd: Path | None = None,
     **env: str,
 ) -> Iterator[Terminal]:
@@ -76,8 +78,9 @@ def terminal(
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     around = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # would win
-    process = subprocess.Popen(
-        [*program, *words],
+    process = spawn(
+        words,
+        program=program,
         cwd=cwd,
         stdin=slave,
         stdout=slave,

@@ -17,16 +17,21 @@ from urllib.parse import urlsplit
 
 from tests.cli.terminal import terminal
 from tests.docs.examples import Example
+from tests.forkserver import LMTOOL, spawn
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 BIN = Path(os.environ.get("LMTOOL_DOCS_BIN") or Path(sys.executable).parent)
 """Where the `lmtool` and `python` are that a reader types: `LMTOOL_DOCS_BIN`, or this environment."""
+PROGRAM = (sys.executable, *LMTOOL) if Path(sys.executable).parent == BIN else (str(BIN / "lmtool"),)
+"""What `lmtool` is where no shell looks for it."""
 PATIENCE = 90.0
 SERVERS = re.compile(r"(\w+=\S+ )*lmtool (serve|balance|gateway|trace serve|trace record)\b")
 """Commands that stay until Ctrl-C."""
 THERE = re.compile(r"ready in|recording |answering ")
 """What such a command says once it can be used."""
 ON_SCREEN = re.compile(r"lmtool (inspect\b|serve --inspect)(?!.*--(snapshot|export|plain|exit-at))")
+ALONE = re.compile(r"lmtool [^|<>;&$`*()\\~]*")
+"""A command of lmtool that needs nothing of a shell."""
 SMALLER = {
     "gpt2-medium": str(STORIES),
     "./folder": str(STORIES),
@@ -60,6 +65,7 @@ class Reader:
             "XDG_CONFIG_HOME": str(self.folder),
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),  # kernels compiled once
             "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
             "COLUMNS": "100",
         }
 
@@ -89,7 +95,7 @@ class Reader:
             return None
         if SERVERS.match(source) and example.language != "text":
             return self._serve(source)
-        result = self._run(["bash", "-c", source])
+        result = self._run_alone(source) if ALONE.fullmatch(source) else self._run(["bash", "-c", source])
         assert (result.returncode == 0) is (example.language != "text"), result.stdout + result.stderr
         return result.stdout + "\n" + result.stderr
 
@@ -98,17 +104,28 @@ class Reader:
             words, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
 
+    def _run_alone(self, source: str) -> subprocess.CompletedProcess[str]:
+        words = shlex.split(source, comments=True)[1:]
+        with spawn(words, program=PROGRAM, env=self.environment, cwd=self.folder) as process:
+            try:
+                output, errors = process.communicate("", PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.wait(), output, errors)
+
     def _serve(self, source: str) -> str:
         """Start a server, wait until it says where it listens, end it with Ctrl-C, and return what it has printed."""
         words = shlex.split(source, comments=True)
         at = next(i for i, word in enumerate(words) if "=" not in word)  # variables stand in front
-        with subprocess.Popen(
-            words[at:],
+        with spawn(
+            words[at + 1 :],
+            program=PROGRAM,
+            heavy=True,
             env=self.environment | dict(word.split("=", 1) for word in words[:at]),
             cwd=self.folder,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
-            text=True,
         ) as process:
             watch = threading.Timer(PATIENCE, process.kill)
             watch.start()
@@ -124,9 +141,9 @@ class Reader:
 
     def _look(self, source: str) -> None:
         """Open what draws on the screen, see that it draws, and leave it with `q`."""
-        words = [str(BIN / "lmtool"), *shlex.split(source, comments=True)[1:]]
+        words = shlex.split(source, comments=True)[1:]
         around = {name: value for name, value in self.environment.items() if name != "COLUMNS"}
-        with terminal(program=tuple(words), cwd=self.folder, **around) as screen:
+        with terminal(*words, program=PROGRAM, cwd=self.folder, **around) as screen:
             screen.until("Interleaved")
             screen.press("q")
             assert screen.end() == 0, screen.text

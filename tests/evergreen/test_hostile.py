@@ -10,6 +10,7 @@ import tracemalloc
 
 import pytest
 
+from lmtool.access import stall
 from lmtool.evergreen.actions import ActionType, Port
 from lmtool.evergreen.codec import decode, encode, encode_json
 from lmtool.evergreen.config import EvergreenConfig, SessionLimits
@@ -17,6 +18,7 @@ from lmtool.evergreen.messages import NodeFragment, SessionMessage
 from lmtool.evergreen.server import EvergreenServer, Plugs
 from lmtool.evergreen.session import Session
 from lmtool.evergreen.status import Abort, Status
+from lmtool.lmtp.config import ServerConfig
 from tests.evergreen.harness import action, grpc_serving, grpc_session, leaf, parent, registry
 from tests.evergreen.sessions import fed
 from tests.evergreen.test_websocket import ASK, dialled, value
@@ -236,8 +238,11 @@ async def test_half_closed_in_the_middle():
         assert (status, "waits for node 'in'" in text) == ("FAILED_PRECONDITION", True)
 
 
-async def test_a_reader_that_never_reads_is_cut_off():
-    """A client that takes no byte for the stall time is taken for gone; its action is cancelled."""
+async def test_a_reader_that_never_reads_is_cut_off(monkeypatch):
+    """A client that takes no byte for the stall time is taken for gone; its action is cancelled.
+
+    One that takes some in that time is not, however long a message takes.
+    """
     cancelled = asyncio.Event()
 
     async def flood(call) -> None:
@@ -247,10 +252,21 @@ async def test_a_reader_that_never_reads_is_cut_off():
         finally:
             cancelled.set()
 
-    limits = SessionLimits(stall_limit=0.3, unread_bytes=100_000)
+    takes, looks, waiting_bytes = [True], [], stall._waiting_bytes
+
+    def less_each_time(transport) -> int:
+        looks.append(transport)
+        return waiting_bytes(transport) - len(looks) * takes[0]
+
+    monkeypatch.setattr(stall, "_waiting_bytes", less_each_time)
+    limits = SessionLimits(stall_limit=0.05, unread_bytes=100_000)
     server = EvergreenServer(Plugs(registry(ActionType("FLOOD", (), (Port("out"),), flood)), EvergreenConfig(limits)))
-    async with listening(server) as port, dialled(port, max_queue=1) as websocket:
+    config = ServerConfig(stall_limit=0.05)
+    async with listening(server, config=config) as port, dialled(port, max_queue=1) as websocket:
         await websocket.send(encode(SessionMessage(actions=(action("FLOOD", {}, {"out": "out"}),))))
+        await until(lambda: len(looks) > 5)
+        assert not cancelled.is_set()
+        takes[0] = False
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
         websocket.transport.abort()
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
+from lmtool.errors import ConnectError
+from lmtool.gateway.attempt_span import in_span
+from lmtool.gateway.backend import Reply
+from lmtool.gateway.config import LOCAL_POOL
 from tests.fake_upstream import BAD, FakeUpstream
 from tests.gateway.running import CHAT, KEY, MESSAGE, gateway, member, pool
 from tests.telemetry.in_memory_spans import in_memory
@@ -58,3 +64,21 @@ async def test_a_request_that_all_members_fail() -> None:
         attempt, request = exporter.get_finished_spans()
         assert [span.status.status_code for span in (attempt, request)] == [StatusCode.ERROR] * 2
         assert one.received[0].headers["traceparent"][3:35] == f"{request.context.trace_id:032x}"
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"), [(ZeroDivisionError(), "ZeroDivisionError"), (ConnectError(""), "connection")]
+)
+async def test_no_failure_looks_like_success(problem: Exception, kind: str) -> None:
+    """A bug ends the span of a call with an error as well, and so does an error of a kind that none expects there."""
+    tracer, exporter = in_memory()
+    member: Any = SimpleNamespace(config=LOCAL_POOL.members[0], id="local")
+
+    async def events() -> AsyncGenerator[list[Any], None]:
+        raise problem
+        yield []
+
+    with pytest.raises(type(problem)):
+        await anext(in_span(events(), tracer, member, Reply()))
+    [span] = exporter.get_finished_spans()
+    assert (span.status.status_code, span.attributes["error.type"]) == (StatusCode.ERROR, kind)

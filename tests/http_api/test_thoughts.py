@@ -19,17 +19,20 @@ from lmtool.reasoning import EFFORTS, Reasoning
 from lmtool.streams import stream
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
-from tests.http_api.thinking import READERS, TEMPLATE, Found, Scripted, chat_answer, scripted
+from tests.http_api.thinking import (
+    HELLO,
+    READERS,
+    SCHEMA,
+    TEMPLATE,
+    Found,
+    Scripted,
+    asked_to_think,
+    body_of,
+    chat_answer,
+    scripted,
+)
 
-HELLO = [{"role": "user", "content": "Hello"}]
 THOUGHT = "So, so, so < </ {}\n<tool_call>so, so, so"
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"enum": ["one", "two"]}, "b": {"type": "boolean"}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-PATTERN = {"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}
 ROUTES = pytest.mark.parametrize("path", READERS)
 
 
@@ -41,46 +44,6 @@ def servers() -> Iterator[dict[bool, Scripted]]:
         scripted(speculation=False, jump_forward=False) as plain,
     ):
         yield {True: fast, False: plain}
-
-
-def body_of(path: str, form: str, **more: Any) -> dict[str, Any]:
-    """A request for an answer of this form."""
-    limit = {"responses": "max_output_tokens"}.get(path, "max_tokens")
-    body: dict[str, Any] = {limit: 300, "temperature": 0, **more}
-    body["input" if path == "responses" else "messages"] = HELLO
-    schema = SCHEMA if form == "schema" else PATTERN
-    if form == "tool":
-        function = {"name": "f", "parameters": SCHEMA}
-        tools: dict[str, tuple[object, object]] = {
-            "chat/completions": ({"type": "function", "function": function}, "required"),
-            "responses": ({"type": "function", **function}, "required"),
-            "messages": ({"name": "f", "input_schema": SCHEMA}, {"type": "tool", "name": "f"}),
-        }
-        tool, choice = tools[path]
-        single = {} if path == "messages" else {"parallel_tool_calls": False}
-        return body | single | {"tools": [tool], "tool_choice": choice}
-    forms: dict[str, dict[str, Any]] = {
-        "chat/completions": {
-            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        },
-        "responses": {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
-        "messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
-    }
-    if form == "regex" and path == "chat/completions":
-        return body | {"structured_outputs": {"regex": '"[a-c]{2}-[0-9]"'}}
-    return body | forms[path] if form else body
-
-
-def asked_to_think(path: str, thinking: str) -> dict[str, Any]:
-    """What each API has to say that a model is, or is not, to think; nothing for `absent`."""
-    if thinking == "absent":
-        return {}
-    on = thinking != "off"
-    if path == "messages":
-        return {"thinking": {"type": "enabled", "budget_tokens": 200} if on else {"type": "disabled"}}
-    if path == "responses":
-        return {"chat_template_kwargs": {"enable_thinking": True}} if on else {"reasoning": {"effort": "none"}}
-    return {"thinking": {"type": "enabled"}} if on else {"chat_template_kwargs": {"enable_thinking": False}}
 
 
 def check_form(form: str, found: Found) -> None:
@@ -302,6 +265,53 @@ def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
     assert "<think>\nHm.\n</think>\n\nYes." in server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
 
 
+def test_exact_ids_behind_an_opened_thought(servers: dict[bool, Scripted]) -> None:
+    """The next prompt begins with the last one and its answer: the mark that the template wrote stands there again."""
+    server = servers[True]
+    server.says("Hm.\n</think>\n\nYes.")
+    again = {"role": "user", "content": "And?"}
+    common = {"chat_template_kwargs": {"enable_thinking": True}, "return_token_ids": True}
+
+    def prompt_of(path: str, **more: Any) -> tuple[list[int], Any]:
+        answer = server.post(path, body_of(path, "", **common) | more)
+        return list(server.requests[-1].prompt), answer  # type: ignore[arg-type]
+
+    followed: dict[str, Callable[[Any], tuple[list[int], list[dict[str, Any]]]]] = {
+        "chat/completions": lambda found: (
+            found["choices"][0]["token_ids"],
+            [
+                {
+                    "messages": [
+                        *HELLO,
+                        found["choices"][0]["message"] | {"token_ids": found["choices"][0]["token_ids"]},
+                        again,
+                    ]
+                }
+            ],
+        ),
+        "messages": lambda found: (
+            found["token_ids"],
+            [{"messages": [*HELLO, {name: found[name] for name in ("role", "content", "token_ids")}, again]}],
+        ),
+        "responses": lambda found: (
+            found["output"][1]["token_ids"],
+            [{"input": [*HELLO, *found["output"], again]}, {"input": "And?", "previous_response_id": found["id"]}],
+        ),
+    }
+    for path, follow in followed.items():
+        prompt, found = prompt_of(path)
+        ids, bodies = follow(found)
+        for body in bodies:
+            known = prompt + ids
+            assert prompt_of(path, **body)[0][: len(known)] == known
+        plain = {"role": "assistant", "token_ids": server.tokenizer.encode_continuation("Yes, <think>.")}
+        if path == "chat/completions":
+            for turn in (plain, {"role": "assistant", "content": "Hm.</think>Yes."}):  # ids that close none, and a text
+                server.post(path, body_of(path, "", **common) | {"messages": [*HELLO, turn, again]})
+                sent = server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
+                assert "assistant\n<think>" not in sent.removesuffix("<think>\n")
+
+
 def test_an_effort_that_is_none(servers: dict[bool, Scripted]) -> None:
     """It is refused by the name that its API has for it, with the word that is near; all of these words are known."""
     server = servers[True]
@@ -340,6 +350,8 @@ def test_a_model_that_does_not_think() -> None:
             assert READERS[path](found).text == "<think>Hm.</think>Yes."
         body = body_of("chat/completions", "", reasoning_effort="low", include_reasoning=False)
         assert chat_answer(server.post("chat/completions", body)).text == "<think>Hm.</think>Yes."
+        body = {"prompt": "Hi", "max_tokens": 60, "temperature": 0, "thinking_token_budget": 5}
+        assert server.post("completions", body)["choices"][0]["text"] == "<think>Hm.</think>Yes."
         assert server.requests[-1].thought_marks is None
 
 
@@ -374,5 +386,11 @@ def test_completions_have_no_thoughts(servers: dict[bool, Scripted]) -> None:
     """A text is gone on with as it is."""
     server = servers[True]
     server.says("<think>Hm.</think>Yes.")
-    [choice] = server.post("completions", {"prompt": "Hi", "max_tokens": 60, "temperature": 0})["choices"]
-    assert choice["text"] == "<think>Hm.</think>Yes."
+    body = {"prompt": "Hi", "max_tokens": 60, "temperature": 0}
+    for more in ({}, {"thinking_token_budget": -1}, {"include_reasoning": True}):
+        [choice] = server.post("completions", body | more)["choices"]
+        assert choice["text"] == "<think>Hm.</think>Yes."
+    for name, value in (("thinking_token_budget", 5), ("thinking_token_budget", 0), ("include_reasoning", False)):
+        error = server.refused("completions", body | {name: value})
+        assert error["param"] == name
+        assert "send messages to /v1/chat/completions" in error["message"]

@@ -45,6 +45,8 @@ class ScriptedForward:
     script: list[int] = field(default_factory=list)
     start: int = 0
     """Position of its first token."""
+    weight: float = 5
+    """What is added to the logit of a token that is wanted; those of the others are from a normal distribution."""
 
     def logits(self, batch: Any, attention: Any) -> Any:
         """See `model_runner.Forward`."""
@@ -52,7 +54,7 @@ class ScriptedForward:
         positions = batch.positions[0, batch.logit_rows].tolist()
         for row, position in enumerate(positions):
             at = position + 1 - self.start
-            logits[row, self.script[at] if 0 <= at < len(self.script) else EOS] += 5
+            logits[row, self.script[at] if 0 <= at < len(self.script) else EOS] += self.weight
         return logits
 
 
@@ -199,3 +201,52 @@ READERS: dict[str, Callable[[Any], Found]] = {
     "messages": messages_answer,
 }
 """By route."""
+
+HELLO = [{"role": "user", "content": "Hello"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["one", "two"]}, "b": {"type": "boolean"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+PATTERN = {"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}
+
+
+def body_of(path: str, form: str, **more: Any) -> dict[str, Any]:
+    """A request for an answer of this form."""
+    limit = {"responses": "max_output_tokens"}.get(path, "max_tokens")
+    body: dict[str, Any] = {limit: 300, "temperature": 0, **more}
+    body["input" if path == "responses" else "messages"] = HELLO
+    schema = SCHEMA if form == "schema" else PATTERN
+    if form == "tool":
+        function = {"name": "f", "parameters": SCHEMA}
+        tools: dict[str, tuple[object, object]] = {
+            "chat/completions": ({"type": "function", "function": function}, "required"),
+            "responses": ({"type": "function", **function}, "required"),
+            "messages": ({"name": "f", "input_schema": SCHEMA}, {"type": "tool", "name": "f"}),
+        }
+        tool, choice = tools[path]
+        single = {} if path == "messages" else {"parallel_tool_calls": False}
+        return body | single | {"tools": [tool], "tool_choice": choice}
+    forms: dict[str, dict[str, Any]] = {
+        "chat/completions": {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        },
+        "responses": {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
+        "messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    }
+    if form == "regex" and path == "chat/completions":
+        return body | {"structured_outputs": {"regex": '"[a-c]{2}-[0-9]"'}}
+    return body | forms[path] if form else body
+
+
+def asked_to_think(path: str, thinking: str) -> dict[str, Any]:
+    """What each API has to say that a model is, or is not, to think; nothing for `absent`."""
+    if thinking == "absent":
+        return {}
+    on = thinking != "off"
+    if path == "messages":
+        return {"thinking": {"type": "enabled", "budget_tokens": 200} if on else {"type": "disabled"}}
+    if path == "responses":
+        return {"chat_template_kwargs": {"enable_thinking": True}} if on else {"reasoning": {"effort": "none"}}
+    return {"thinking": {"type": "enabled"}} if on else {"chat_template_kwargs": {"enable_thinking": False}}

@@ -21,6 +21,7 @@ from lmtool.trace.events import (
     Request,
     Response,
     Stat,
+    Turn,
     Vocab,
 )
 
@@ -53,5 +54,6 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Blob, times, connections, text, values),
     st.builds(Remark, times, st.sampled_from(["mark", "note"]), connections, text),
     st.builds(Stat, times, connections, facts),
+    st.builds(Turn, times, connections, facts),
     st.builds(Other, times, text.map(lambda name: f"x-{name}"), connections, st.lists(values, max_size=3).map(tuple)),
 )

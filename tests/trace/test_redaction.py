@@ -10,8 +10,8 @@ from hypothesis import given
 
 from lmtool.errors import UsageError
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Message, Open, Request, Response, Vocab
-from lmtool.trace.redaction import Redaction, likely_keys, parse
+from lmtool.trace.events import Event, Frame, Message, Open, Request, Response, Turn, Vocab
+from lmtool.trace.redaction import RedactedPart, Redaction, likely_keys, parse, without_keys
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events
 
@@ -123,6 +123,24 @@ def test_keys_are_found() -> None:
     assert likely_keys(Frame(0, ">", 1, f"GENERATE {key}")) == [shown]
     assert likely_keys(generate(0)) == []
     assert likely_keys(Vocab(0, 0, {1: key})) == []
+
+
+def test_keys_are_left_out() -> None:
+    """`***` stands for what looks like a key, for a private key to its end; other text is the same object."""
+    key = "sk-" + "a1" * 20
+    pem = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----"
+    assert without_keys(f"my key is {key}, and\n{pem}\nbye") == "my key is ***, and\n***\nbye"
+    assert without_keys("-----BEGIN EC PRIVATE KEY-----\nMIIE") == "***"
+    text = "nothing to hide"
+    assert without_keys(text) is text
+
+
+@pytest.mark.parametrize("part", ["prompt", "text"])
+def test_turns_go(part: RedactedPart) -> None:
+    """The turns of a conversation hold prompts and answers: they go with either."""
+    event = Turn(0, 0, {"number": 1, "prompt": "a", "answer": "b"})
+    assert Redaction((part,), b"").apply(event) is None
+    assert Redaction(("headers",), b"").apply(event) == event
 
 
 @pytest.mark.parametrize(("direction", "part"), [(">", "prompt"), ("<", "text")])

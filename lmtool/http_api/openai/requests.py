@@ -208,6 +208,15 @@ class CompletionRequest(GenerationFields, kw_only=True):
     echo: bool | None = None
     suffix: str | None = None
     add_special_tokens: bool | None = None
+    thinking_token_budget: Budget | None = None
+    include_reasoning: bool | None = None
+
+    @property
+    def thought_parameter(self) -> str:
+        """See `Call.thought_parameter`."""
+        if self.thinking_token_budget not in {None, -1}:
+            return "thinking_token_budget"
+        return "include_reasoning" if self.include_reasoning is False else ""
 
 
 def completion(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
@@ -221,7 +230,8 @@ def completion(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Cal
     logprobs = request.alternatives(request.logprobs)
     sampling, echo = request.sampling(limit, logprobs), request.echo or False
     call = request.call(_prompts(request.prompt), sampling, logprobs, echo=echo)
-    return replace(call, add_special_tokens=request.add_special_tokens is not False)
+    special = request.add_special_tokens is not False
+    return replace(call, add_special_tokens=special, thought_parameter=request.thought_parameter)
 
 
 def _prompts(given: str | list[Any]) -> tuple[Prompt, ...]:
