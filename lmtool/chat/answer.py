@@ -90,9 +90,10 @@ async def _view(out: Output, display: OutputOptions, peer: Peer, count: int, pro
     elif display.form == "table":
         view = render.TableView(styled, colorer, await token_text_of(peer), several=count > 1)
     elif count > 1:
-        view = render.InterleavedView.of(styled, colorer, count)
+        view = render.InterleavedView.of(styled, partial(render.text_styler, styled, display, colorer), count)
     else:
-        view = render.TextView(styled, colorer, prompt if display.echo else "")
+        styler = render.text_styler(styled, display, colorer)
+        view = render.TextView(styled, styler, prompt if display.echo else "")
     return view if display.stream else render.BufferedView(view)
 
 

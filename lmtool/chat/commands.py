@@ -52,6 +52,7 @@ COMMANDS = (
     Command("/save", "FILE", "write a .md, .json or .lmtp.jsonl file", Conversation.save, idle=True),
     Command("/load", "N or FILE", "go on with a conversation; alone: list", Conversation.load, idle=True),
     Command("/heat", "MODE", f"colours: {', '.join(MODES)}", Conversation.heat),
+    Command("/markdown", "", "draw answers as Markdown, on or off", Conversation.markdown),
     Command("/stats", "", "timings after each answer, on or off", Conversation.stats),
     Command("/quit", "", "leave, as quit, exit and Ctrl-D do", Conversation.quit, aliases=("/exit", "/q")),
 )
@@ -125,6 +126,7 @@ def _arguments(command: str, word: str, models: Iterable[str]) -> Iterator[str]:
         "/set": TYPED_PARAMETERS,
         "/heat": (*MODES, "off"),
         "/stats": ("on", "off"),
+        "/markdown": ("on", "off"),
         "/model": models,
     }
     return (each for each in words.get(command, ()) if each.startswith(word))

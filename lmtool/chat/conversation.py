@@ -189,11 +189,17 @@ class Conversation:
             self.display = replace(self.display, heat=None)
             return "no heat"
         mode = _mode(rest or MODES[0])
-        self.display = replace(self.display, heat=mode)
+        self.display = replace(self.display, heat=mode, markdown=False)
         parameters = self.requests.parameters
         if parameters.get("top_logprobs", 1) < ALTERNATIVES[mode]:
             self.requests = replace(self.requests, parameters={**parameters, "top_logprobs": ALTERNATIVES[mode]})
         return f"heat: {mode}"
+
+    def markdown(self, rest: str) -> str:
+        """Draw answers as Markdown."""
+        on = _switched(rest, now=self.display.markdown)
+        self.display = replace(self.display, markdown=on, heat=None if on else self.display.heat)
+        return f"markdown {'on' if on else 'off'}"
 
     def stats(self, rest: str) -> str:
         """Show timings after each answer."""

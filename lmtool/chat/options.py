@@ -31,6 +31,8 @@ class OutputOptions:
     form: OutputForm = "text"
     heat: HeatMode | None = None
     """What tokens are coloured by, if at all."""
+    markdown: bool = False
+    """Whether Markdown is drawn, on a terminal, rather than shown as it is."""
     stats: bool = False
     """Whether timings and perplexity go to stderr."""
     stream: bool = True

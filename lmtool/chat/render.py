@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +21,7 @@ from lmtool.terminal import RESET, Output, visible
 if TYPE_CHECKING:
     from collections import deque
 
+    from lmtool.chat.options import OutputOptions
     from lmtool.chat.running_streams import Arrival
     from lmtool.types import ModelInfo, TokenOutput
 
@@ -65,6 +66,16 @@ class StyledOutput:
             sys.stdout.flush()
 
 
+class TextStyler(Protocol):
+    """Styles the text of one stream, token by token."""
+
+    def pieces(self, text: str, output: TokenOutput) -> list[Piece]:
+        """What can be drawn now. text: of the output, as it is shown."""
+
+    def close(self) -> list[Piece]:
+        """The rest, once the stream has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenColorer:
     """Chooses a token's style by heat; without a mode, none."""
@@ -81,6 +92,14 @@ class TokenColorer:
         step = step_of(self.mode, heat_value(self.mode, output.logprob, known, self.vocab_size))
         return "" if step is None else heat.STYLES[self.depth][step]
 
+    def pieces(self, text: str, output: TokenOutput) -> list[Piece]:
+        """The text in its token's style."""
+        return [(text, self.style(output))] if text else []
+
+    def close(self) -> list[Piece]:
+        """Nothing: no text is held back."""
+        return []
+
     def legend(self) -> list[Piece]:
         """One line that explains the styles; nothing where there are none."""
         if self.mode is None or self.depth == "none":
@@ -91,40 +110,69 @@ class TokenColorer:
         return [*pieces[:-1], ("\n", "")]
 
 
+def text_styler(styled: StyledOutput, display: OutputOptions, colorer: TokenColorer) -> TextStyler:
+    """What styles the text of one more stream: Markdown where it is on and styles are visible, else heat."""
+    if not display.markdown or styled.depth == "none":
+        return colorer
+    from lmtool.chat.markdown import MarkdownStyler
+
+    return MarkdownStyler(styled.depth)
+
+
+@dataclass(slots=True)
+class ThoughtStyler:
+    """Shows, on a terminal, the thought before an answer, in a style of its own; the answer by another styler."""
+
+    styled: StyledOutput
+    inner: TextStyler
+    _thinking: bool = False
+
+    def pieces(self, text: str, output: TokenOutput) -> list[Piece]:
+        """See `TextStyler`."""
+        pieces: list[Piece] = []
+        if output.reasoning and self.styled.out.terminal:
+            self._thinking = True
+            pieces.append((safe(self.styled, output.reasoning), heat.THOUGHT[self.styled.depth]))
+        if text and self._thinking:
+            self._thinking = False
+            pieces.append(("\n\n", ""))
+        return [*pieces, *self.inner.pieces(text, output)]
+
+    def close(self) -> list[Piece]:
+        """See `TextStyler`."""
+        return self.inner.close()
+
+
 @dataclass(slots=True)
 class TextView:
     """The text of one stream, token by token, and a line feed at the end; on a terminal also the thought before it."""
 
     styled: StyledOutput
-    colorer: TokenColorer
+    styler: TextStyler
     echo: str = ""
     """Shown in front of the text."""
     _written: str = ""
-    _thinking: bool = False
+
+    def __post_init__(self) -> None:
+        self.styler = ThoughtStyler(self.styled, self.styler)
 
     def show(self, arrivals: Sequence[Arrival]) -> None:
         """Write the text."""
         pieces: list[Piece] = [(self.echo, "2")] if self.echo else []
-        for _, _, output in arrivals:
-            pieces += self._pieces(output)
         self.echo = ""
-        self._written = (self._written + "".join(text for text, _ in pieces))[-1:]
-        self.styled.write(pieces)
-
-    def _pieces(self, output: TokenOutput) -> list[Piece]:
-        pieces: list[Piece] = []
-        if output.reasoning and self.styled.out.terminal:
-            self._thinking = True
-            pieces.append((output.reasoning, heat.THOUGHT[self.styled.depth]))
-        if output.text and self._thinking:
-            self._thinking = False
-            pieces.append(("\n\n", ""))
-        return [*pieces, (output.text, self.colorer.style(output))] if output.text else pieces
+        for _, _, output in arrivals:
+            pieces += self.styler.pieces(output.text or "", output)
+        self._write(pieces)
 
     def close(self) -> None:
         """End the last line, for a terminal's cursor and for readers of lines."""
+        self._write(self.styler.close())
         if self._written not in {"", "\n"}:
             self.styled.write([("\n", "")])
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        self._written = (self._written + "".join(text for text, _ in pieces))[-1:]
+        self.styled.write(pieces)
 
 
 @dataclass(slots=True)
@@ -150,21 +198,25 @@ class InterleavedView:
     """Several streams, interleaved line by line, each line labelled with its stream."""
 
     styled: StyledOutput
-    colorer: TokenColorer
+    stylers: Mapping[int, TextStyler]
+    """Of each stream."""
     interleaver: Interleaver
 
     @classmethod
-    def of(cls, styled: StyledOutput, colorer: TokenColorer, count: int) -> InterleavedView:
+    def of(cls, styled: StyledOutput, new_styler: Callable[[], TextStyler], count: int) -> InterleavedView:
         """A view of streams 1 to count. Lines wrap on a terminal only."""
         interleaver = Interleaver(columns=columns() if styled.out.terminal else None, always_label=True)
         for index in range(1, count + 1):
             interleaver.open(index, f"{index:>{len(str(count))}}")
-        return cls(styled, colorer, interleaver)
+        return cls(styled, {index: new_styler() for index in range(1, count + 1)}, interleaver)
 
     def show(self, arrivals: Sequence[Arrival]) -> None:
         """Write what is ready."""
         for record, _, output in arrivals:
-            self.interleaver.push(record.index, safe(self.styled, output.text or ""), self.colorer.style(output))
+            styler = self.stylers[record.index]
+            pieces = styler.pieces(safe(self.styled, output.text or ""), output)
+            for piece in [*pieces, *(styler.close() if output.last else ())]:
+                self.interleaver.push(record.index, *piece)
             if output.last:
                 self.interleaver.close(record.index)
         self.styled.write(self.interleaver.drain())

@@ -17,7 +17,7 @@ from lmtool.chat.conversation import Conversation, EditPrompt, SendAgain
 from lmtool.chat.interleave import Interleaver, Piece
 from lmtool.chat.keeping import keep_conversation
 from lmtool.chat.peer import Peer, open_peer
-from lmtool.chat.render import StyledOutput, TokenColorer, safe
+from lmtool.chat.render import StyledOutput, ThoughtStyler, TokenColorer, safe, text_styler
 from lmtool.chat.running_streams import Arrival, RunningStreams
 from lmtool.chat.stream_record import StreamRecord, stats_line
 from lmtool.chat.turns import Turn
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lmtool.chat.keeping import ConversationOptions, Keeping
     from lmtool.chat.options import OutputOptions
     from lmtool.chat.prompt import PromptParsing, RequestOptions
+    from lmtool.chat.render import TextStyler
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.resuming import ResumeOptions
     from lmtool.terminal import Output
@@ -51,7 +52,7 @@ class _Running:
     sampling: SamplingParams
     deadline: float | None
     """Seconds; None: no limit."""
-    colorer: TokenColorer
+    styler: TextStyler
 
 
 class CommandCompleter(Completer):
@@ -291,12 +292,16 @@ class Repl:
             Turn(self._last_index + 1, 0, prompt, text, prefill),
             requests.sampling(info, values),
             requests.deadline(values),
-            TokenColorer(self._styled.depth, conversation.display.heat, info.vocab_size),
+            ThoughtStyler(self._styled, text_styler(self._styled, conversation.display, self._colorer())),
         )
         self._keeping.begin(conversation.tree, text, info.model)
         self._last_index += 1
         self._submit(running)
         self._interleaver.open(running.turn.number, str(running.turn.number))
+
+    def _colorer(self) -> TokenColorer:
+        info, display = self._peer.info, self._conversation.display
+        return TokenColorer(self._styled.depth, display.heat, info.vocab_size)
 
     def _submit(self, running: _Running) -> None:
         conversation, turn = self._conversation, running.turn
@@ -319,7 +324,9 @@ class Repl:
         )  # terminals differ in when a full last column wraps
         for record, _, output in arrivals:
             running = self._running[record.index]
-            self._interleaver.push(record.index, safe(self._styled, output.text or ""), running.colorer.style(output))
+            pieces = running.styler.pieces(safe(self._styled, output.text or ""), output)
+            for piece in [*pieces, *(running.styler.close() if output.last else ())]:
+                self._interleaver.push(record.index, *piece)
             if output.last:
                 self._on_end(record, running)
         self._console.put(self._interleaver.drain())

@@ -72,6 +72,7 @@ def chat(
     ),
     n_streams: int = option(1, "Send the prompt this many times at once; a seed counts up.", minimum=1, maximum=256),
     heat: HeatMode | None = HEAT,
+    markdown: bool = option(False, "Draw Markdown, on a terminal.", OUTPUT),
     table: bool = option(False, "Show one row per token.", OUTPUT),
     stats: bool = option(False, "Show timings and perplexity on stderr.", OUTPUT),
     echo: bool = option(False, "Show the prompt in front of the text.", OUTPUT),
@@ -122,7 +123,9 @@ def chat(
     processors = processors_from_options(logits_processor or ())
     origin = constraint_origin(json_schema, regex, choice or (), grammar)
     requests = RequestOptions(model, system, template, parameters, constraint, processors, origin)
-    display = OutputOptions(output_form(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
+    form = output_form(json=json, jsonl=jsonl, raw=raw, table=table)
+    heat, markdown = _text_style(heat, markdown=markdown, typed=common.typed)
+    display = OutputOptions(form, heat, markdown, stats, not no_stream, echo)
     parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
     resume = ResumeOptions(retries, token_timeout)
     text = read_prompt(prompt or [], parsing, sys.stdin)
@@ -149,6 +152,15 @@ def chat(
         resume=resume,
     )
     return _talk(common, talk, model)
+
+
+def _text_style(heat: HeatMode | None, *, markdown: bool, typed: frozenset[str]) -> tuple[HeatMode | None, bool]:
+    """What styles the text: heat or Markdown; what was typed wins over settings. Raises `UsageError` for both."""
+    if not heat or not markdown:
+        return heat, markdown
+    if {"heat", "markdown"} <= typed:
+        raise UsageError("--markdown and --heat are two ways to style the same text", "choose one")
+    return (None, True) if "markdown" in typed else (heat, False)
 
 
 async def _talk(

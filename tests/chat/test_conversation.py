@@ -95,6 +95,18 @@ def test_heat_and_stats() -> None:
     ]
 
 
+def test_markdown() -> None:
+    """`/markdown` goes on and off; text is styled by it or by heat."""
+    talk = conversation()
+    assert run_command(talk, "/heat") == "heat: prob"
+    assert run_command(talk, "/markdown") == "markdown on"
+    assert (talk.display.markdown, talk.display.heat) == (True, None)
+    assert run_command(talk, "/heat") == "heat: prob"
+    assert not talk.display.markdown
+    assert run_command(talk, "/markdown off") == "markdown off"
+    assert talk.display.heat == "prob"
+
+
 def turn(number: int, prompt: str, answer: str) -> Turn:
     """A turn whose prompt is sent as it is typed."""
     return Turn(number, 0, prompt, prompt, answer, "stop")

@@ -8,6 +8,7 @@ from collections import deque
 
 import pytest
 
+from lmtool.chat.options import OutputOptions
 from lmtool.chat.render import (
     BufferedView,
     InterleavedView,
@@ -18,8 +19,10 @@ from lmtool.chat.render import (
     TableView,
     TextView,
     TokenColorer,
+    View,
     safe,
     stats_lines,
+    text_styler,
 )
 from lmtool.chat.running_streams import Arrival
 from lmtool.chat.stream_record import StreamRecord
@@ -92,6 +95,24 @@ def test_heat_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
     assert TokenColorer("none", "prob").legend() == []
 
 
+def test_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal Markdown is drawn, in one answer and in several; piped text stays as it is."""
+    display = OutputOptions(markdown=True)
+    view: View = TextView(TERMINAL, text_styler(TERMINAL, display, NO_TINT))
+    view.show(arrive(StreamRecord(1, 0.0), "a ", "**bo", "ld**"))
+    view.close()
+    assert capsys.readouterr().out == "a \x1b[1mbo\x1b[0m\x1b[1mld\x1b[0m\n"
+    view = InterleavedView.of(TERMINAL, lambda: text_styler(TERMINAL, display, NO_TINT), 1)
+    view.show(arrive(StreamRecord(1, 0.0), "# Title\n", "`x`"))
+    view.close()
+    assert "\x1b[1;4mTitle\x1b[0m\n" in capsys.readouterr().out
+    view = TextView(PIPE, text_styler(PIPE, display, NO_TINT))
+    view.show(arrive(StreamRecord(1, 0.0), "# **b**"))
+    view.close()
+    assert capsys.readouterr().out == "# **b**\n"
+    assert text_styler(TERMINAL, OutputOptions(), NO_TINT) is NO_TINT
+
+
 def test_echo(capsys: pytest.CaptureFixture[str]) -> None:
     """The prompt stands in front once."""
     view = TextView(PIPE, NO_TINT, echo="Once")
@@ -102,7 +123,7 @@ def test_echo(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lanes_are_labelled(capsys: pytest.CaptureFixture[str]) -> None:
     """Streams are interleaved by lines, each with its stream's number."""
-    view = InterleavedView.of(PIPE, NO_TINT, 2)
+    view = InterleavedView.of(PIPE, lambda: NO_TINT, 2)
     one, two = StreamRecord(1, 0.0), StreamRecord(2, 0.0)
     view.show([*arrive(one, "a"), *arrive(two, "x"), *arrive(one, "b\n"), *arrive(two, "y", last=True)])
     view.show(arrive(one, "c", last=True))
@@ -112,7 +133,7 @@ def test_lanes_are_labelled(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_held_back(capsys: pytest.CaptureFixture[str]) -> None:
     """`--no-stream` shows nothing until the end, then everything, stream by stream."""
-    view = BufferedView(InterleavedView.of(PIPE, NO_TINT, 2))
+    view = BufferedView(InterleavedView.of(PIPE, lambda: NO_TINT, 2))
     one, two = StreamRecord(1, 0.0), StreamRecord(2, 0.0)
     view.show([*arrive(two, "x", last=True), *arrive(one, "a", last=True)])
     assert capsys.readouterr().out == ""
@@ -180,7 +201,7 @@ def test_raw(capsys: pytest.CaptureFixture[str]) -> None:
 def test_closed_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
     """A stream that brought nothing leaves nothing on the screen."""
     TextView(TERMINAL, NO_TINT).close()
-    InterleavedView.of(TERMINAL, NO_TINT, 2).close()
+    InterleavedView.of(TERMINAL, lambda: NO_TINT, 2).close()
     TableView(TERMINAL, NO_TINT).close()
     assert capsys.readouterr().out == ""
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lmtool.cli.chat import _text_style
+from lmtool.errors import UsageError
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 START = "Once upon a time"
@@ -30,6 +33,22 @@ def test_parameters_in_the_prompt(chat: Run) -> None:
     assert chat(START, "-n", "5").stdout == by_words["text"] + "\n"
     assert chat(*START.split(), "max_tokens=5").stdout == by_words["text"] + "\n"
     assert chat("max_tokens=5", stdin=START).stdout == by_words["text"] + "\n"
+
+
+def test_heat_or_markdown() -> None:
+    """Text is styled one way: both typed is a mistake, one typed wins over the other in a settings file."""
+    assert _text_style("rank", markdown=False, typed=frozenset()) == ("rank", False)
+    assert _text_style("rank", markdown=True, typed=frozenset({"markdown"})) == (None, True)
+    assert _text_style("rank", markdown=True, typed=frozenset({"heat"})) == ("rank", False)
+    with pytest.raises(UsageError, match="two ways"):
+        _text_style("rank", markdown=True, typed=frozenset({"heat", "markdown"}))
+
+
+def test_conversations_need_no_prompt(chat: Run) -> None:
+    """`--continue` beside a prompt is refused, with what to do."""
+    done = chat("Hello", "--continue")
+    assert done.returncode == 2
+    assert "--continue is for conversations" in done.stderr
 
 
 def test_literal(chat: Run) -> None:
