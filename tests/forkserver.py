@@ -139,9 +139,7 @@ class ForkServer:
         words = [sys.executable, "-m", "tests.forkserver", str(its.fileno()), *packages]
         around = {**environment, "TYPER_USE_RICH": "0"}  # as lmtool sets it before it imports typer
         with its:
-            self._process = subprocess.Popen(
-                words, cwd=ROOT, env=around, stdin=subprocess.DEVNULL, pass_fds=(its.fileno(),)
-            )
+            subprocess.run(words, cwd=ROOT, env=around, stdin=subprocess.DEVNULL, pass_fds=(its.fileno(),), check=True)
         self._control = ours
         self._lock = threading.Lock()
 
@@ -335,6 +333,8 @@ def _stream(descriptor: int, mode: str, errors: str | None) -> TextIOWrapper:
 
 def main() -> None:
     """Fork on request, `python -m tests.forkserver DESCRIPTOR PACKAGE...`; run `lmtool` in what was forked."""
+    if os.fork():
+        os._exit(0)  # no child of the tests' own process, which may look for those that it has started
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in sys.argv[2:]:
         importlib.import_module(name)

@@ -99,8 +99,6 @@ def _ended_wrongly(choice: Choice, answer: Answer) -> str:
         return f"{length} tokens; expected at most {most}"
     if choice.finish_reason == "length" and length < most:
         return f"finish_reason is 'length' after {length} of {most} tokens"
-    if choice.finish_reason in _ENDS and length == most and choice.ids is None:
-        return ""  # eos may be the last one, and no token shows whether it was
     if choice.finish_reason != "length" and choice.finish_reason not in _ENDS:
         return f"finish_reason is {choice.finish_reason!r}; expected 'stop' or 'length'"
     return ""

@@ -36,6 +36,8 @@ class HttpReply:
     body: bytes
     failure: str = ""
     """Why it is not complete; empty where it is."""
+    retry_after: float = 1.0
+    """Seconds after which a server that is busy wants to be asked again."""
 
 
 @dataclass(slots=True)

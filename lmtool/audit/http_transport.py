@@ -64,14 +64,12 @@ class HttpTransport:
     async def post(self, path: str, body: Mapping[str, object]) -> HttpReply:
         """See `Transport`. A server that is busy is asked again a few times."""
         data = json.dumps(body, ensure_ascii=False).encode()
-        for _ in range(_TRIES):
+        for _ in range(_TRIES - 1):
             reply = await self._send("POST", path, data)
             if reply.status not in _BUSY:
                 return reply
-            await asyncio.sleep(min(self._rest, _LONGEST_REST))
-        return reply
-
-    _rest = 1.0
+            await asyncio.sleep(min(reply.retry_after, _LONGEST_REST))
+        return await self._send("POST", path, data)
 
     async def _send(self, method: str, path: str, data: bytes) -> HttpReply:
         headers = {"content-type": "application/json"} if data else {}
@@ -93,8 +91,7 @@ class HttpTransport:
                             break
                 except (aiohttp.ClientError, TimeoutError) as error:
                     failure = reason_of(error)
-                self._rest = _seconds(answer.headers.get("retry-after", ""))
-                status = answer.status
+                status, rest = answer.status, _seconds(answer.headers.get("retry-after", ""))
         except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.InvalidURL) as error:
             exchange.end(complete=False)
             reason = "no valid URL" if isinstance(error, aiohttp.InvalidURL) else reason_of(error)
@@ -105,7 +102,7 @@ class HttpTransport:
         exchange.end(complete=not failure)
         if status in DENIED:
             raise denied(self.url, status, body.decode("utf-8", "replace"), key_sent=self._has_key)
-        return HttpReply(number, status, kind, bytes(body), failure)
+        return HttpReply(number, status, kind, bytes(body), failure, rest)
 
 
 def _seconds(text: str) -> float:

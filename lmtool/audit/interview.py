@@ -154,6 +154,7 @@ class Interview:
         finally:
             for one in neighbours:
                 one.cancel()
+            await asyncio.gather(*neighbours, return_exceptions=True)
         for number, answer in enumerate(answers):
             self.evidence.add(f"crowd/{number}", [answer])
 

@@ -36,7 +36,7 @@ class LmtpWire:
     def __init__(
         self, endpoint: SocketEndpoint, log: ExchangeLog, timeout: float, model: str | None, prompts: Sequence[str] = ()
     ) -> None:
-        """timeout: seconds for a connection, for a description, and for each answer."""
+        """timeout: seconds for a connection, for a description, and without a token."""
         self._endpoint = endpoint
         self._log = log
         self._timeout = timeout
@@ -123,9 +123,12 @@ class LmtpWire:
         client = LmtpClient(self._endpoint, open_timeout=self._timeout, on_frame=on_frame, extended=self._extended)
         async with client:
             self._log.frames.opened(number, "lmtool")
+            outputs: list[TokenOutput] = []
             try:
-                async with asyncio.timeout(self._timeout):
-                    outputs = [output async for output in stream(client, request)]
+                async with asyncio.timeout(self._timeout) as limit:
+                    async for output in stream(client, request):
+                        outputs.append(output)
+                        limit.reschedule(asyncio.get_running_loop().time() + self._timeout)
             except TimeoutError:
                 outputs = []
         self._log.frames.ended(number, "client", 1000)

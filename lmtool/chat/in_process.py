@@ -34,7 +34,8 @@ async def reachable(endpoint: Endpoint, out: Output, model: str | None) -> Async
     """The endpoint; where nothing listens there, that of a server in this process, which ends with the block.
 
     It has `model`, or the embedded model, and listens on a Unix socket that nobody else may use. Says so in a line of
-    stderr. Raises `ResourceError` without the packages that serving needs, and the errors of loading a model.
+    stderr once that is loaded: before, nobody knows whether there is such a model. Raises `ResourceError` without the
+    packages that serving needs, and the errors of loading a model.
     """
     if await _listens(endpoint.url):
         yield endpoint
@@ -45,7 +46,6 @@ async def reachable(endpoint: Endpoint, out: Output, model: str | None) -> Async
     from lmtool.serving.model_names import served, threads_for
 
     name = served(model).names[0]
-    out.note(f"no server is running: {name} answers in this process  (lmtool serve keeps it loaded)")
     async with AsyncExitStack() as stack:
         path, folder = None, None
         if os.name == "posix":
@@ -54,6 +54,7 @@ async def reachable(endpoint: Endpoint, out: Output, model: str | None) -> Async
         with _load_shown(out) as on_progress:
             serving = api.serve(model, unix=path, on_progress=on_progress, threads=threads_for(model))
             server = await _unless_interrupted(stack.enter_async_context(serving), folder)
+        out.note(f"no server is running: {name} answers in this process  (lmtool serve keeps it loaded)")
         yield parse(server.url)
 
 

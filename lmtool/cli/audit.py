@@ -47,7 +47,7 @@ async def audit(
     draws: int = option(40, "Answers drawn to compare frequencies.", STRICTNESS, metavar="N", minimum=4),
     seconds: float = option(55.0, "Ask no more after this time.", STRICTNESS, metavar="S", minimum=1),
     timeout_s: float = option(
-        30.0, "Wait for no single answer longer.", STRICTNESS, flag="--timeout", metavar="S", minimum=0.1
+        30.0, "Longest wait for anything from the server.", STRICTNESS, flag="--timeout", metavar="S", minimum=0.1
     ),
     json: bool = option(False, "Print one JSON object.", REPORTS),
     junit: Path | None = option(None, "Write a JUnit file.", REPORTS, metavar="FILE"),

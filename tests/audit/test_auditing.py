@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -12,6 +13,8 @@ import pytest
 
 from lmtool.audit import card
 from lmtool.audit.auditing import AuditConfig, AuditReport, audit
+from lmtool.audit.exchange_log import ExchangeLog
+from lmtool.audit.http_transport import HttpTransport
 from lmtool.errors import ConnectError, ServerError, UsageError
 from lmtool.trace.events import Piece, Remark, Request
 from lmtool.trace.reader import TraceReader
@@ -107,6 +110,26 @@ async def test_time_is_limited() -> None:
     async with listening(application(ToyModel())) as url:
         report = await audited(url, replace(CONFIG, only=("echo",), pace=replace(CONFIG.pace, seconds=0.0)))
     assert report.wires[0].findings["echo"].sentence == "0 s were over before it could be asked"
+
+
+async def test_a_busy_server_is_asked_again() -> None:
+    """Three times, after as long as it says; then it is what it answers."""
+    asked: list[str] = []
+
+    async def busy(scope: dict[str, object], receive: object, send: Callable[..., Awaitable[None]]) -> None:
+        asked.append(str(scope["path"]))
+        status = 200 if len(asked) == 3 else 429
+        await send({"type": "http.response.start", "status": status, "headers": [(b"retry-after", b"0")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async with listening(busy) as url:
+        transport = HttpTransport(url, None, ExchangeLog(), 10.0)
+        try:
+            assert (await transport.post("/completions", {})).status == 200
+            assert (await transport.post("/completions", {})).status == 429
+        finally:
+            await transport.close()
+    assert len(asked) == 6
 
 
 def test_base_urls() -> None:

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lmtool.chat import in_process
-from lmtool.errors import ResourceError, UsageError
+from lmtool.errors import ModelLoadError, ResourceError, UsageError
 from lmtool.lmtp.endpoint import parse
 from lmtool.serving import composition
 from lmtool.terminal import Output
 from tests.cli.terminal import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
+from collections.abc import Iterator
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 AT_HOME = "no server is running: lmtool-tiny answers in this process"
+KEEPS = "(lmtool serve keeps it loaded)"
 
 
 @pytest.fixture
@@ -43,7 +45,8 @@ def test_one_prompt(nowhere: str) -> None:
     with terminal("chat", "Hello there max_tokens=5", program=lmtool_at(nowhere)) as screen:
         status = screen.end()
         said, _, answer = screen.text.partition("\n")
-        assert (status, said.startswith(AT_HOME)) == (0, True), screen.text
+        assert (status, said.rstrip("\r").endswith(KEEPS)) == (0, True), screen.text  # behind what the load has shown
+        assert AT_HOME in said
         assert answer.strip()
         assert "error" not in answer
 
@@ -82,6 +85,15 @@ async def test_without_the_packages(nowhere: str, monkeypatch: pytest.MonkeyPatc
     assert caught.value.exit_code == 8
     assert "torch" in caught.value.message
     assert "install it:  pip install 'lmtool[serve]'" in caught.value.hints
+
+
+async def test_a_model_that_is_not_there(nowhere: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody says that it answers."""
+    out = Output(color=False, note_color=False, terminal=True)
+    with pytest.raises(ModelLoadError):
+        async with in_process.reachable(parse(nowhere), out, str(tmp_path)):
+            pass
+    assert "answers in this process" not in capfd.readouterr().err
 
 
 async def test_a_model_that_only_a_server_runs(nowhere: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def settings(unit: str, name: str) -> list[str]:
     return [line.partition("=")[2] for line in unit.splitlines() if line.startswith(f"{name}=")]
 
 
-def started(environment: Mapping[str, str]) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def started(environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """What ExecStart says, with the variables of the unit: `$NAME` alone is split into words (systemd.service)."""
     variables = dict(one.split("=", 1) for one in settings(UNIT, "Environment")) | environment
     (command,) = settings(UNIT, "ExecStart")
@@ -41,7 +43,12 @@ def started(environment: Mapping[str, str]) -> subprocess.Popen[str]:
         for part in (variables[word[1:]].split() if word.startswith("$") else [word])
     ]
     variables["PATH"] = variables["PATH"].replace(INSTALLED, str(BIN))
-    return subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=variables, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_the_unit_starts_the_server(tmp_path: Path) -> None:

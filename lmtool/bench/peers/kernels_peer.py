@@ -90,8 +90,8 @@ class Peer:
         self._format, self._bytes = kind, packed.weights.nbytes
         copies = [packed, *(self._copied(packed) for _ in range(COPIED_BYTES // self._bytes))]
         self._ways["ours"] = [partial(multiply, self._kernels, one) for one in copies]
-        if kind in {"float32", "bfloat16"}:
-            with contextlib.suppress(AttributeError, RuntimeError):  # another torch, a processor without the format
+        if kind in {"float32", "bfloat16"} and hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # torch with oneDNN
+            with contextlib.suppress(RuntimeError):  # a processor without the format
                 self._ways["torch"] = self._onednn(getattr(torch, kind), len(copies))
 
     def _copied(self, packed: PackedProduct) -> PackedProduct:

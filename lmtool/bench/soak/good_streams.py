@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lmtool.bench.record import Record
 from lmtool.bench.soak.attacks import GRPC, ROUTES, request_body
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmtool.bench.soak.connection import Address
     from lmtool.bench.soak.wires import SoakTarget
     from lmtool.lmtp.client import LmtpClient
-    from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.providers.answer_events import AnswerEvent, Api
 
 Answer: TypeAlias = "tuple[object, ...]"
 """All that a stream says, compared as it is."""
@@ -43,6 +43,8 @@ class GoodStream:
     """Its answer on the quiet server."""
     equal: int = 0
     """How often the same came again."""
+    differs: bool = False
+    """Whether it has ever said something else than at first."""
     unsteady: bool = False
     """Whether it said two things on the quiet server, as pools of other providers do."""
 
@@ -69,7 +71,8 @@ class GoodStreams:
     tokens: int
     records: list[Record] = field(default_factory=list)
     """Of the streams that ended since the last `take`."""
-    breaches: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
     streams: list[GoodStream] = field(init=False)
     _client: LmtpClient | None = None
 
@@ -78,6 +81,11 @@ class GoodStreams:
         chosen = [(number, wires[number % len(wires)]) for number in range(self.count)]
         # The unified API has neither seeds nor temperatures of a request: what a pool says, nobody can ask for again.
         self.streams = [GoodStream(number, wire, unsteady=wire == "unified") for number, wire in chosen]
+
+    @property
+    def breaches(self) -> list[str]:
+        """Everything that may not happen to a good stream."""
+        return self.failures + self.differences
 
     async def once(self) -> None:
         """Run each stream once, all at once."""
@@ -110,7 +118,7 @@ class GoodStreams:
             answer = await _WAYS[_kind(each.wire)](self, each, record)
         except (LmtoolError, ConnectionEnded, TimeoutError, Breach) as error:
             what = getattr(error, "sentence", None) or str(error) or type(error).__name__
-            self.breaches.append(f"good stream {each.number} over {each.wire} failed: {what}")
+            self.failures.append(f"good stream {each.number} over {each.wire} failed: {what}")
             return False
         record.tokens = len(record.stamps)
         self.records.append(record)
@@ -119,7 +127,8 @@ class GoodStreams:
         elif answer == each.first:
             each.equal += 1
         elif not each.unsteady:
-            self.breaches.append(
+            each.differs = True
+            self.differences.append(
                 f"good stream {each.number} over {each.wire} differs from its first run: {_difference(each, answer)}"
             )
         return True
@@ -127,11 +136,10 @@ class GoodStreams:
     def settle(self) -> list[str]:
         """After the quiet runs: streams that differ there are only watched for their ends. Their sentences."""
         found = []
-        differing = [each for each in self.streams if any(_names(each) in one for one in self.breaches)]
-        for each in differing:
+        for each in (one for one in self.streams if one.differs):
             each.unsteady = True
             found.append(f"stream {each.number} over {each.wire} says something else each time: only its end is judged")
-        self.breaches = [one for one in self.breaches if "differs from its first run" not in one]
+        self.differences = []
         return found
 
     async def lmtp(self, each: GoodStream, record: Record) -> Answer:
@@ -188,7 +196,7 @@ class GoodStreams:
                     text = (await connection.body(head))[:300].decode("utf-8", "replace")
                     raise Breach(f"status {head.status}: {text}")
                 form = form_of(head.headers.get("content-type", ""))
-                reader, folded = AnswerReader(_APIS[each.wire], form), _Folded(record)
+                reader, folded = AnswerReader(cast("Api", each.wire), form), _Folded(record)
                 async for piece in connection.pieces(head):
                     _prolong(limit)
                     folded.add(reader.feed(piece))
@@ -246,21 +254,10 @@ def _kind(wire: str) -> str:
 
 _Way: TypeAlias = "Callable[[GoodStreams, GoodStream, Record], Awaitable[Answer]]"
 _WAYS: dict[str, _Way] = {"lmtp": GoodStreams.lmtp, "evergreen": GoodStreams.evergreen, "http": GoodStreams.http}
-_APIS: Any = {
-    "completions": "completions",
-    "chat": "chat",
-    "responses": "responses",
-    "messages": "messages",
-    "unified": "unified",
-}
 
 
 def _prolong(limit: asyncio.Timeout) -> None:
     limit.reschedule(asyncio.get_running_loop().time() + SILENCE)
-
-
-def _names(each: GoodStream) -> str:
-    return f"good stream {each.number} over {each.wire} differs"
 
 
 def _difference(each: GoodStream, answer: Answer) -> str:

@@ -183,9 +183,12 @@ async def idle(
 
 
 async def _cpu_share(watch: Watch, seconds: float) -> float:
-    began, used = time.perf_counter(), watch.cpu_seconds() or 0.0
+    began, used = time.perf_counter(), watch.cpu_seconds()
     await asyncio.sleep(seconds)
-    return ((watch.cpu_seconds() or 0.0) - used) / (time.perf_counter() - began)
+    now = watch.cpu_seconds()
+    if used is None or now is None:
+        raise ServerError(f"the process {watch.process} is gone", "start the server again, and read what it said last")
+    return (now - used) / (time.perf_counter() - began)
 
 
 async def _open_all(address: Address, count: int) -> list[BareClient]:

@@ -116,7 +116,8 @@ class Watch:
 def leaks(before: ServerState, after: ServerState) -> list[str]:
     """A sentence for everything of which there is more than before, memory aside."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in SPARE]
-    pairs += [(name, before.open.get(name, 0.0), value) for name, value in after.open.items()]
+    if before.open:  # else it could not be asked
+        pairs += [(name, before.open.get(name, 0.0), value) for name, value in after.open.items()]
     return [
         f"{name}: {was:g} before, {now:g} after"
         for name, was, now in pairs

@@ -53,6 +53,7 @@ async def soak(
     from lmtool.bench.soak.scenarios import SCENARIOS
     from lmtool.bench.soak.watch import Watch, process_behind
     from lmtool.bench.soak.wires import find_wires
+    from lmtool.errors import UsageError
 
     out = common.output()
     bench.check()
@@ -64,6 +65,8 @@ async def soak(
         out.note(f"left out, because a plain request fails there: {reason}")
     process = pid if pid is not None else process_behind(address)
     out.note(f"it speaks {', '.join(target.wires)}; its process is {process or 'not known'}")
+    if bench.max_rss is not None and process is None:
+        raise UsageError("--max-rss: the server's process is not known", "run this on its machine, with  --pid N")
     if bench.scenario != "mixed":
         with _stop_on_signal(at_once=True):
             finding = await SCENARIOS[bench.scenario](bench, address, target, Watch(address, process), out.note)

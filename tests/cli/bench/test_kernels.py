@@ -24,6 +24,7 @@ def test_card_and_json(lmtool: Run) -> None:
     assert list(rows) == [("float32", 1), ("float32", 3), ("int4", 1), ("int4", 3)]
     assert all(0 < row["of_ceiling"] < 1.5 for row in rows.values())
     assert rows["int4", 3]["over_torch"] is None
+    assert rows["float32", 3]["over_torch"] > 0
     assert outcome["metrics"]["int4 x3: op_per_s"]["value"] == rows["int4", 3]["op_per_s"]
     read = {one: rows[one]["bytes_per_s"] * rows[one]["us"] for one in rows}
     assert read["int4", 1] / read["float32", 1] == pytest.approx(18 / 32 / 4)
