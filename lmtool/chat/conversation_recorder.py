@@ -12,8 +12,8 @@ from lmtool.errors import FileError
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.trace.events import Turn as TurnEvent
 from lmtool.trace.header import Header
-from lmtool.trace.record_session import Recording, new_clock, recorders
 from lmtool.trace.reader import TraceReader
+from lmtool.trace.record_session import Recording, new_clock, recorders
 from lmtool.trace.redaction import without_keys
 from lmtool.trace.writer import TraceWriter
 
