@@ -161,6 +161,7 @@ def test_no_end_before_the_answer(compiler: MatcherCompiler) -> None:
     assert free.may_end()
     held.advance(EOS[0])
     assert isinstance(held.error(), ServerError)
+    assert {*np.flatnonzero(mask_of(compiler, held))} == {*EOS}  # as of any guide that cannot go on
 
 
 def test_a_token_over_the_mark(compiler: MatcherCompiler) -> None:
