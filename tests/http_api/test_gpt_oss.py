@@ -100,7 +100,8 @@ def test_a_budget_cuts_no_call(server: Scripted, path: str) -> None:
         "messages": {"name": "f", "input_schema": SCHEMA},
     }
     server.says(f"{THOUGHT}{CALL}")
-    body = body_of(path, "", tools=[tools[path]], thinking_token_budget=40)
+    budget = len(server.tokenizer.encode_continuation(f"{THOUGHT}<|channel|>commentary to="))
+    body = body_of(path, "", tools=[tools[path]], thinking_token_budget=budget)
     assert both(server, path, body) == Found("Hm, so.", "", '{"a":"one"}', "tool_calls")
 
 
