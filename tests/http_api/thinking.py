@@ -45,6 +45,8 @@ class ScriptedForward:
     script: list[int] = field(default_factory=list)
     start: int = 0
     """Position of its first token."""
+    weight: float = 5
+    """What is added to the logit of a token that is wanted; those of the others are from a normal distribution."""
 
     def logits(self, batch: Any, attention: Any) -> Any:
         """See `model_runner.Forward`."""
@@ -52,7 +54,7 @@ class ScriptedForward:
         positions = batch.positions[0, batch.logit_rows].tolist()
         for row, position in enumerate(positions):
             at = position + 1 - self.start
-            logits[row, self.script[at] if 0 <= at < len(self.script) else EOS] += 5
+            logits[row, self.script[at] if 0 <= at < len(self.script) else EOS] += self.weight
         return logits
 
 

@@ -3,8 +3,8 @@
     apt-get install chromium
     LMTOOL_CHROMIUM=/usr/bin/chromium pytest -m peer tests/peer/test_access.py
 
-The other environments, LMTOOL_LMQL_PYTHON and LMTOOL_ANTHROPIC_PYTHON, are those of test_lmql.py and
-test_http_clients.py. OpenAI's SDK is in tests/access.
+The other environments, LMTOOL_LMQL_PYTHON and LMTOOL_SDKS, are those of test_lmql.py and test_http_clients.py.
+OpenAI's SDK is in tests/access.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import pytest
 
 from tests.access.knocking import KEY
 from tests.conftest import STORIES
+from tests.peer.quoting_server import quoting
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
@@ -218,24 +219,26 @@ def test_lmql(lmql: Lmql, tiny_gpt2: Path, start_server: StartServer) -> None:
 
 def test_anthropics_sdk(start_server: StartServer, tmp_path: Path) -> None:
     """All that it does, with its key in its own header; a wrong key is its class of error."""
-    python = os.environ.get("LMTOOL_ANTHROPIC_PYTHON")
-    if not python:
-        pytest.skip("LMTOOL_ANTHROPIC_PYTHON names no Python")
-    with start_server(LMTOOL_API_KEY=KEY) as server:
+    sdks = os.environ.get("LMTOOL_SDKS")
+    if not sdks:
+        pytest.skip("LMTOOL_SDKS names no folder of environments")
+    command = [f"{sdks}/anthropic/bin/python", str(HERE / "clients/anthropic_client.py")]
+    with start_server("lmtool-tiny", LMTOOL_API_KEY=KEY) as server, quoting() as quoted:
         server.expect("ready in")
         ends = []
         for key in (KEY, "wrong"):
             done = subprocess.run(
-                [python, str(HERE / "anthropic_client.py"), base_of(server), key],
+                [*command, base_of(server), quoted],
                 capture_output=True,
                 text=True,
                 timeout=PATIENCE,
                 cwd=tmp_path,
+                env={**os.environ, "ANTHROPIC_API_KEY": key},
                 check=False,
             )
             ends.append((done.returncode, done.stdout + done.stderr))
     assert ends[0][0] == 0, ends[0][1]
-    assert json.loads(ends[0][1].splitlines()[-1])["whole"][0] == "The capital of France is Paris."
+    assert json.loads(ends[0][1].splitlines()[-1])["apis"]["messages"]["stream"] == "The capital of France is Paris."
     assert ends[1][0] != 0
     assert "AuthenticationError" in ends[1][1]
     assert "authentication_error" in ends[1][1]

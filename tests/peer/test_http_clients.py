@@ -1,25 +1,64 @@
-"""Clients of HTTP APIs, unchanged, against our server on the embedded model: each from an environment of its own.
+"""Clients of HTTP APIs, unchanged, against our server: each from an environment of its own.
 
-    python3.11 -m venv ENV && ENV/bin/pip install langchain-openai==1.7.3                    # LMTOOL_LANGCHAIN_PYTHON
-    python3.11 -m venv ENV && ENV/bin/pip install anthropic==2.11.0                          # LMTOOL_ANTHROPIC_PYTHON
-    python3.11 -m venv ENV && ENV/bin/pip install litellm==1.106.2                           # LMTOOL_LITELLM_PYTHON
+    python -m tests.peer.clients.environments ENVS                                            # LMTOOL_SDKS=ENVS
     python3.11 -m venv ENV && ENV/bin/pip install torch==2.13.0 'lm_eval[api,hf]==0.4.13'    # LMTOOL_LMEVAL_PYTHON
 
-LMQL's is the one of test_lmql.py, with `tiktoken==0.14.0`. Then `LMTOOL_..._PYTHON=ENV/bin/python pytest -m peer`.
+LMQL's is the one of test_lmql.py, with `tiktoken==0.14.0`. Then `LMTOOL_SDKS=ENVS LMTOOL_..._PYTHON=ENV/bin/python
+pytest -m peer`. What each SDK is asked is in clients/questions.py.
 """
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from lmtool.tiny.path import MODEL_DIR
+from tests.peer.quoting_server import quoting
 
 HERE = Path(__file__).parent
+CLIENTS = HERE / "clients"
 PATIENCE = 240.0
-PARIS = "The capital of France is Paris."
+SDKS = os.environ.get("LMTOOL_SDKS")
+PARIS, ROME = "The capital of France is Paris.", "The capital of Italy is Rome."
+KEYS = {"OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none"}
+THOUGHT = ["Hm, hm.", "Yes."]
+
+THOUGHTS = {"turns", "stream", "forms", "tool", "tool_stream"} | {"thought", "thought_stream", "again"}
+ALL = THOUGHTS | {"thought_tool"}
+APIS = {
+    "openai": {"chat completions": ALL, "responses": ALL},
+    "anthropic": {"messages": ALL},
+    "litellm": {"openai": ALL, "anthropic": ALL},
+    "langchain": {"ChatOpenAI": ALL, "ChatOpenAI, responses": ALL, "ChatAnthropic": ALL},
+    "instructor": {api: {"turns", "forms", "thought_tool"} for api in ("openai", "anthropic")},
+    "pydantic_ai": dict.fromkeys(("chat completions", "responses", "messages"), THOUGHTS),
+    "openai_agents": {"chat completions": THOUGHTS, "responses": THOUGHTS},
+    "llama_index": dict.fromkeys(("OpenAILike", "OpenAIResponses", "Anthropic"), THOUGHTS),
+    "openai.mjs": {"chat completions": ALL, "responses": ALL},
+    "anthropic.mjs": {"messages": ALL},
+}
+"""What is tried of each SDK, by its APIs."""
+DROPPED = {
+    ("langchain", "ChatOpenAI"): {"thought", "thought_stream", "again", "thought_tool"},
+    ("langchain", "ChatOpenAI, responses"): {"thought_stream"},
+    ("llama_index", "OpenAILike"): {"again"},
+    ("llama_index", "OpenAIResponses"): {"again"},
+}
+"""Thoughts that an SDK drops itself: the answer is there all the same."""
+MORE = {
+    "openai": {"completion": " Paris.", "models": ["lmtool-tiny", "claude-sonnet-4-5"]},
+    "anthropic": {
+        "cut": ["stop_sequence", "France"],
+        "counted": 17,
+        "refused": ["NotFoundError", "BadRequestError"],
+    },
+    "litellm": {"ids": 12, "responses": PARIS},
+    "langchain": {"completion": " Paris."},
+}
+"""What a client says beside its APIs."""
 
 pytestmark = pytest.mark.peer
 
@@ -33,65 +72,73 @@ def asked(embedded, tmp_path_factory):
         python = os.environ.get(variable)
         if python is None:
             pytest.skip(f"{variable} names no Python")
-        home = tmp_path_factory.mktemp("client")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("LMTOOL_", "PYTHONPATH"))}
-        done = subprocess.run(
+        return ran(
             [python, str(HERE / script), *(word.replace("BASE", base) for word in words)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            cwd=home,
-            env={**kept, "HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "OPENAI_API_KEY": "none"},
-            check=False,
+            tmp_path_factory.mktemp("client"),
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout.splitlines()[-1])
 
     return ask
 
 
-def test_langchain(asked):
-    """Chats, streams, batches, structured answers by schema and by tool, tools with results, completions, responses."""
-    found = asked("LMTOOL_LANGCHAIN_PYTHON", "langchain_client.py", "BASE/v1")
-    assert found["invoke"] == found["stream"] == found["responses"] == found["batch"][0] == PARIS
-    assert found["usage"] > 5
-    for method in ("json_schema", "function_calling"):
-        assert 0 <= found[method]["age"] <= 99
-        assert len(found[method]["name"]) <= 6
-    name, arguments = found["call"]
-    assert (name, list(arguments)) == ("weather", ["days"])
-    assert isinstance(arguments["days"], int)
-    assert found["after"]
-    assert found["completion"]
+@pytest.fixture(scope="module")
+def servers(start_server):
+    """URLs of the embedded model, by a second name too, and of a model that says what it is asked for."""
+    with start_server("lmtool-tiny", "--alias", "claude-sonnet-4-5=lmtool-tiny") as process, quoting() as quoted:
+        process.expect("ready in")
+        yield process.url.replace("ws://", "http://").rstrip("/"), quoted
 
 
-def test_anthropic(asked):
-    """Messages, whole and streamed, stop sequences, tools with results, counting, its classes of errors."""
-    found = asked("LMTOOL_ANTHROPIC_PYTHON", "anthropic_client.py", "BASE")
-    assert found["whole"][:2] == [PARIS, "end_turn"]
-    assert found["cut"][1:] == ["stop_sequence", "France"]
-    assert found["streamed"] == PARIS
-    assert found["call"][0] == "weather"
-    assert found["call"][1]["city"] in {"Rome", "Oslo"}
-    assert found["call"][2] == "tool_use"
-    assert found["after"] == "text"
-    assert found["counted"] > 5
-    assert found["refused"] == ["NotFoundError", "BadRequestError"]
+def command(client, home):
+    """How the client of this name is run; home: the folder it runs in."""
+    if SDKS is None:
+        pytest.skip("LMTOOL_SDKS names no folder of environments")
+    name, _, script = client.partition(".")
+    if not script:
+        return [f"{SDKS}/{name}/bin/python", str(CLIENTS / f"{name}_client.py")]
+    (home / "node_modules").symlink_to(Path(SDKS, "node", "node_modules"))
+    for file in CLIENTS.glob("*.mjs"):
+        shutil.copy(file, home)
+    return ["node", str(home / f"{name}_client.mjs")]
 
 
-def test_litellm(asked):
-    """By both of its providers: two turns, whose answers go back as litellm has them, a stream, a tool, a form; ids."""
-    found = asked("LMTOOL_LITELLM_PYTHON", "litellm_client.py", "BASE")
-    for provider in ("openai", "anthropic"):
-        own = found[provider]
-        assert own["two_turns"] == [PARIS, "The capital of Italy is Rome."]
-        assert own["streamed"][0] == PARIS
-        assert own["streamed"][1] > 5
-        name, arguments, after = own["tools"]
-        assert (name, set(arguments["city"]) <= set("RomeOslo")) == ("get_weather", True)
-        assert after
-        assert own["form"] in ([], [["age", "name"], "stop"])
-    assert len(found["ids"]) == found["openai"]["streamed"][1]
+@pytest.mark.parametrize("client", APIS)
+def test_sdk(client, servers, tmp_path):
+    """Two turns, streams, tools, structured output, thoughts, sent back as the SDK has them: see clients/questions."""
+    found = ran([*command(client, tmp_path), *servers], tmp_path)
+    assert {api: set(parts) for api, parts in found["apis"].items()} == APIS[client]
+    assert found["more"] == MORE.get(client, {})
+    for api, parts in found["apis"].items():
+        check(parts, DROPPED.get((client, api), set()))
+
+
+def check(parts, dropped):
+    """What an SDK got of an API. dropped: names of parts whose thought it does not show."""
+    assert parts["turns"] == [PARIS, ROME]
+    assert parts.get("stream", PARIS) == PARIS
+    assert parts["forms"]
+    for form in parts["forms"].values():
+        assert set(form) == {"name", "size"}
+        assert form["name"] in {"Rome", "Oslo"}
+        assert form["size"] in {1, 2, 3}
+    for name in {"tool", "tool_stream"} & set(parts):
+        called, arguments, *after = parts[name]
+        assert (called, arguments) == ("get_weather", {"city": "Rome"})
+        assert all("sunny" in text for text in after)
+    for name in {"thought", "thought_stream", "again", "thought_tool"} & set(parts):
+        thought, answer = parts[name]
+        assert thought == ("" if name in dropped else THOUGHT[0]), name
+        assert answer in ([{"city": "Rome"}, {"city": "Oslo"}] if name == "thought_tool" else THOUGHT[1:])
+
+
+def ran(words, home):
+    """The JSON that a script writes last."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LMTOOL_", "PYTHONPATH"))}
+    own = {"HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **KEYS}
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=PATIENCE, cwd=home, env={**kept, **own}, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_lm_evaluation_harness(asked):
