@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collectstart() -> None:
-    """Collect tests without collecting garbage: what is imported stays, and looking through it takes half of the time."""
+    """Collect tests, not garbage: what is imported stays, and looking through it takes half of the time."""
     gc.disable()
 
 
