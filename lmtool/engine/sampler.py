@@ -19,6 +19,7 @@ from lmtool.engine.masks import apply_masks
 from lmtool.engine.sampling_result import RowLogprobs, SampledToken, SamplingResult, row_chunks, row_logprobs
 from lmtool.engine.top_p import most_likely, sample_rows, truncate
 from lmtool.logit_bias import PackedBias
+from lmtool.logprobs.uniform import uniform
 from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
@@ -310,21 +311,3 @@ def _penalise(logits: Tensor, row: Row) -> None:
         logits[ids] -= params.presence_penalty + params.frequency_penalty * often
     if row.barred:
         logits.index_fill_(0, to_device(list(row.barred), torch.int64, device), float("-inf"))
-
-
-_MASK = (1 << 64) - 1
-
-
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on nothing but its arguments.
-
-    Two rounds of the SplitMix64 finalizer (Steele, Lea and Flood, OOPSLA 2014), 53 bits of it.
-    """
-    return (_mix(_mix(seed & _MASK) + position + 1) >> 11) * 2.0**-53
-
-
-def _mix(value: int) -> int:
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)

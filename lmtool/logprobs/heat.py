@@ -34,9 +34,16 @@ COLORS: Mapping[Palette, tuple[tuple[int, int], ...]] = {
     # Lightness rises with every step: the order can be told without seeing hues. Each step names its own text colour,
     # so that it is readable on light and dark terminals alike.
     "blue-orange": ((231, 17), (231, 24), (16, 31), (16, 67), (16, 109), (16, 180), (16, 215), (16, 222)),
-    "green-red": ((231, 22), (231, 28), (16, 34), (16, 106), (16, 142), (16, 178), (231, 166), (231, 160)),
+    "green-red": ((231, 22), (231, 28), (16, 34), (16, 106), (16, 142), (16, 178), (16, 166), (231, 160)),
 }
 """Text and background of each step, as numbers of the 256 colours."""
+
+LIGHT_COLORS: Mapping[Palette, tuple[tuple[int, int], ...]] = {
+    # Lightness falls with every step: what is expected is as light as the ground, what is not stands out.
+    "blue-orange": ((16, 255), (16, 189), (16, 153), (16, 117), (16, 215), (16, 208), (16, 166), (231, 130)),
+    "green-red": ((16, 194), (16, 157), (16, 120), (16, 220), (16, 214), (16, 208), (16, 202), (231, 160)),
+}
+"""`COLORS` for light grounds."""
 
 ATTRIBUTES = ("dim", "dim", "dim", "", "", "bold", "bold", "bold underline")
 """Of each step, where there are no colours."""

@@ -77,7 +77,7 @@ ACTIONS: tuple[Action[ActionContext], ...] = (
     Action("palette_colors", ("C",), "Colours", "other colours for the heat", navigation.next_palette, panes="tokens",
            value=Value("palette", "|".join(PALETTES), values.set_palette),
            command=lambda app: inspect_with(app, "--palette", app.view.palette)),
-    Action("mode", ("v",), "View", "tokens interleaved, split, as text, as a table",
+    Action("mode", ("v",), "View", "streams side by side, one token a line, one stream's text, a table of figures",
            lambda app: app.view.next_mode(), panes="tokens", footer=EVERY, synonyms="mode layout",
            value=Value("view", "|".join(VIEWS), values.set_mode),
            command=lambda app: inspect_with(app, "--view", app.view.mode)),

@@ -11,7 +11,7 @@ from lmtool.logprobs.heat import HeatMode, Palette  # noqa: TC001 - as above
 from lmtool.option import option
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 
-Mode: TypeAlias = Literal["interleaved", "split", "text", "table"]
+Mode: TypeAlias = Literal["split", "interleaved", "text", "table"]
 SOURCE = "What to watch"
 LOOK = "How it looks"
 
@@ -69,7 +69,7 @@ class InspectorOptions:
     )
     """In the grammar of `lmtool.trace.filter`; empty shows everything."""
     heat: HeatMode = option("prob", "What colours tell.", LOOK)
-    mode: Mode = option("interleaved", "How tokens are shown at first.", LOOK, flag="--view")
+    mode: Mode = option("split", "How tokens are shown at first.", LOOK, flag="--view")
     palette: Palette = option("blue-orange", "Of the heat; the first is safe for colour blindness.", LOOK)
     theme: str = option("textual-dark", "A theme of Textual.", LOOK, metavar="NAME")
     """`textual-ansi` keeps the terminal's own sixteen colours."""

@@ -256,6 +256,8 @@ class State:
         self.bos = bos if type(bos) is int else self.bos
         ends = facts.get("eos_token_ids", [eos])
         self.eos |= {one for one in ends if type(one) is int} if isinstance(ends, list) else set()
+        names = {} if self.bos is None else {self.bos: "<|bos|>"}
+        self.texts.special_names |= names | dict.fromkeys(self.eos, "<|eos|>")
         if isinstance(tokenizer, dict) and isinstance(sha256 := tokenizer.get("sha256"), str):
             self.tokenizers |= {sha256}
 

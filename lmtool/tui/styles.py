@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rich.color import Color
+from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
-from lmtool.logprobs.heat import ATTRIBUTES, COLORS, STREAM_COLORS
+from lmtool.logprobs.heat import ATTRIBUTES, COLORS, LIGHT_COLORS, STREAM_COLORS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lmtool.logprobs.heat import Palette
 
@@ -77,7 +78,7 @@ ASCII = Glyphs(
     arrow=">",
 )
 
-TO_ASCII = str.maketrans("…⟨⟩⏎·→\u2013⇧\u00d7≥≤", "~<>$.>-^x><")
+TO_ASCII = str.maketrans("…⟨⟩⏎·→\u2013⇧\u00d7≥≤─│", "~<>$.>-^x><-|")
 """For what slips into texts beside the glyphs; each stands for one column as before."""
 
 _NAMED = {
@@ -95,6 +96,7 @@ _NAMED = {
 
 _ATTRIBUTES = {
     "dim": Style(dim=True),
+    "rule": Style(dim=True),
     "bold": Style(bold=True),
     "title": Style(bold=True),
     "accent": Style(bold=True),
@@ -162,8 +164,9 @@ class Styles:
 def _colored(variables: Mapping[str, str], palette: Palette, *, dark: bool, sixteen: bool) -> dict[str, Style]:
     table = {"dim": _dim(variables, dark=dark), "bold": Style(bold=True)}
     for name, (variable, bold) in _NAMED.items():
-        table[name] = Style(color=_parse(variables.get(variable, "")), bold=bold)
+        table[name] = Style(color=_on_ground(_parse(variables.get(variable, "")), variables), bold=bold)
     table["key"] = table["accent"]
+    table["rule"] = table["dim"]
     table["here"] = Style(bold=True, reverse=True)  # keeps the token's own colours
     table["cursor"] = Style(bgcolor=_parse(variables.get("surface-lighten-2", "")) or Color.from_ansi(238), bold=True)
     if sixteen:
@@ -172,18 +175,84 @@ def _colored(variables: Mapping[str, str], palette: Palette, *, dark: bool, sixt
         table |= {f"stream{i}": Style.parse(name) for i, name in enumerate(_SIXTEEN_STREAMS)}
         table["cursor"] = Style(reverse=True)
         return table
-    for i, (text, ground) in enumerate(COLORS[palette]):
+    for i, (text, ground) in enumerate((COLORS if dark else LIGHT_COLORS)[palette]):
         table[f"heat{i}"] = Style(color=Color.from_ansi(text), bgcolor=Color.from_ansi(ground))
     for i, number in enumerate(STREAM_COLORS if dark else _LIGHT_STREAMS):
-        table[f"stream{i}"] = Style(color=Color.from_ansi(number))
+        table[f"stream{i}"] = Style(color=_on_ground(Color.from_ansi(number), variables))
     return table
+
+
+READABLE = 4.5
+"""Least contrast of text, as WCAG 2 has it (1.4.3)."""
+_STEPS = 16
+"""Of the way from a colour to black or white."""
+
+
+def _on_ground(color: Color | None, variables: Mapping[str, str]) -> Color | None:
+    """The colour, or as little darker or lighter as it must be to be read on the theme's grounds."""
+    grounds = [one for name in ("background", "surface") if (one := _parse(variables.get(name, ""))) is not None]
+    if color is None or not grounds or any(one.triplet is None for one in grounds):
+        return color
+    return readable(color, grounds)
+
+
+def readable(color: Color, grounds: Sequence[Color], least: float = READABLE) -> Color:
+    """The nearest colour on the way to black or white that has this contrast on all of these grounds."""
+    own = color.get_truecolor()
+    light = sum(luminance(one.get_truecolor()) for one in grounds) / len(grounds)
+    end = 0 if light > _MIDDLE else 255
+    for step in range(_STEPS + 1):
+        mixed = ColorTriplet(*(round(one + (end - one) * step / _STEPS) for one in own))
+        if min(contrast(mixed, one.get_truecolor()) for one in grounds) >= least:
+            break
+    return Color.from_triplet(mixed) if step else color
+
+
+_MIDDLE = 0.18
+"""Luminance above which black has more contrast than white."""
+
+
+def contrast(a: ColorTriplet, b: ColorTriplet) -> float:
+    """Contrast of two colours, 1 to 21 (WCAG 2)."""
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(color: ColorTriplet) -> float:
+    """Relative luminance, 0 to 1 (WCAG 2)."""
+    red, green, blue = (_linear(one / 255) for one in color)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(value: float) -> float:
+    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
 
 
 def _dim(variables: Mapping[str, str], *, dark: bool) -> Style:
     """A grey that can still be read; the terminal's own dimming where the theme has the terminal's own colours."""
     if not variables.get("foreground", "").startswith("#"):
         return Style(dim=True)
-    return Style(color=Color.from_ansi(246 if dark else 242))
+    return Style(color=_on_ground(Color.from_ansi(246 if dark else 242), variables))
+
+
+def chrome(variables: Mapping[str, str]) -> dict[str, str]:
+    """Colours of borders and titles for the style sheet: `emphasis` can be read, `frame` can be seen."""
+    grounds = [Color.parse(variables[name][:7]) for name in ("background", "surface") if _is_rgb(variables, name)]
+    colors = {"emphasis": ("accent", READABLE), "frame": ("panel-lighten-2", _SEEN)}
+    return {
+        name: readable(Color.parse(variables[base][:7]), grounds, least).get_truecolor().hex
+        if grounds and _is_rgb(variables, base)
+        else variables.get(base, "gray")
+        for name, (base, least) in colors.items()
+    }
+
+
+_SEEN = 2.0
+"""Least contrast of a border."""
+
+
+def _is_rgb(variables: Mapping[str, str], name: str) -> bool:
+    return variables.get(name, "").startswith("#")
 
 
 def _parse(value: str) -> Color | None:

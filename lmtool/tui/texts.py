@@ -25,6 +25,8 @@ class Texts:
         self._row_texts: dict[int, str] = {}
         """By row, as the server sent them."""
         self._spellings: dict[int, _Spelling] = {}
+        self.special_names: dict[int, str] = {}
+        """What ids are called that add no text, such as `<|eos|>`."""
         self.corrections = 0
         """Grows when a vocabulary explains what was shown as `⟨#7⟩`: cached texts are outdated then."""
 
@@ -56,10 +58,18 @@ class Texts:
             return self._without_id[NO_ID - 1 - token][0]
         return self._vocab.get(token, f"⟨#{token}⟩")
 
+    def special_name(self, token: int) -> str:
+        """The name of an id that adds no text: `<|eos|>`, `⟨#7⟩` where it has none; empty for every other id."""
+        known = token in self._vocab
+        if (known and self._vocab[token]) or (not known and token not in self.special_names):
+            return ""
+        return self.special_names.get(token, f"⟨#{token}⟩")
+
     def of_id(self, token: int) -> str:
-        """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`, no text, as of eos, as `⟨#7⟩`."""
+        """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`, no text by name: `<|eos|>`, `⟨#7⟩`."""
         piece = self.piece(token)
-        return f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩"
+        name = self.special_name(token)
+        return name or (f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩")
 
     def spelling(self, token: int) -> bytes | None:
         """The bytes that an id adds to a text; None where they are not known."""

@@ -42,7 +42,7 @@ class View:
     speed: float = 1.0
     heat: HeatMode = "prob"
     palette: Palette = "blue-orange"
-    mode: Mode = "interleaved"
+    mode: Mode = "split"
     threshold: float = 4.0
     show_blanks: bool = False
     """Whether blanks are shown as signs."""

@@ -32,7 +32,7 @@ def branching(url: str) -> None:
     words += ["--prompt", "Tell me a story about a fox.", "-n", "60"]
     tmux("new-session", "-d", "-x", str(COLUMNS), "-y", "20", *words)
     for key, ended in KEYS:
-        while f"{ended}✓" not in tmux("capture-pane", "-p"):
+        while f" {ended} done" not in tmux("capture-pane", "-p"):
             time.sleep(0.5)
         time.sleep(3.0)  # a screen is drawn a while after its last token
         tmux("send-keys", key)

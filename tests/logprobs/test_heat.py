@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from lmtool.logprobs.heat import ATTRIBUTES, COLORS, MODES, STEPS, UPPER, legend, step_of
+from lmtool.logprobs.heat import ATTRIBUTES, COLORS, LIGHT_COLORS, MODES, STEPS, UPPER, legend, step_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @pytest.mark.parametrize(
@@ -35,10 +40,11 @@ def test_a_legend_says_which_way_its_limits_count() -> None:
     assert [legend("rank")[i][0] for i in (0, -1)] == ["≤1", ">50"]
 
 
+@pytest.mark.parametrize("table", [COLORS, LIGHT_COLORS])
 @pytest.mark.parametrize("palette", COLORS)
-def test_every_step_has_a_look(palette: str) -> None:
+def test_every_step_has_a_look(palette: str, table: Mapping[str, tuple[tuple[int, int], ...]]) -> None:
     """Eight colours, no two the same, each with a text that can be read on it; and eight attributes for no colour."""
-    colors = COLORS[palette]  # type: ignore[index] # one of the palettes
+    colors = table[palette]
     assert len(colors) == len(ATTRIBUTES) == STEPS
     assert len({ground for _, ground in colors}) == STEPS
     assert {text for text, _ in colors} == {231, 16}

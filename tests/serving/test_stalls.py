@@ -18,6 +18,8 @@ import pytest
 import pytest_asyncio
 
 from lmtool.access.stall import StallTimer
+from lmtool.evergreen.codec import encode_json, pack_struct
+from lmtool.evergreen.messages import SessionMessage, TargetSpec
 from lmtool.evergreen.server import EvergreenServer
 from lmtool.gateway.config_reader import parse
 from lmtool.http_api import http_protocol
@@ -30,6 +32,7 @@ from lmtool.serving.listening import bind
 from lmtool.serving.service import Service
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams
+from tests.evergreen.harness import action, leaf
 from tests.lmtp.harness import PATIENCE, masked, until
 from tests.serving.keyed_wires import MODEL, POOLS
 
@@ -139,6 +142,8 @@ GENERATE = {
 }
 UNIFIED = {"id": "1", "message": MESSAGES[0]}
 COMPLETION = {"model": MODEL, "prompt": "Once", "logprobs": 5, "ignore_eos": True, **LONG}
+ACTION: dict[str, Any] = {"configs": (pack_struct({"top_logprobs": 20}),), "target_spec": TargetSpec(MODEL)}
+SESSION = SessionMessage((leaf("q", "Once"),), (action("GENERATE", {"prompt": "q"}, {"logprobs": "a"}, **ACTION),))
 REQUESTS = {
     "LMTP": frame("/", f"GENERATE {json.dumps(GENERATE)}"),
     "chat completions": post("/v1/chat/completions", {"messages": MESSAGES, **LONG}),
@@ -148,6 +153,7 @@ REQUESTS = {
     "messages": post("/v1/messages", {"messages": MESSAGES, **LONG}),
     "unified": post("/v1/language/own/chat", {"message": MESSAGES[0], "stream": True}),
     "unified over WebSocket": frame("/v1/language/own/chatStream", json.dumps(UNIFIED)),
+    "Evergreen": frame("/evergreen", encode_json(SESSION)),
 }
 """Each has an answer of more bytes than the system takes on its own."""
 CASES = [("serve", wire) for wire in REQUESTS] + [("balance", "LMTP"), ("balance", "completions")]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "tests/data/screens"
 RECORDING = ROOT / "recordings/alternatives.lmtp.jsonl"
 SIZES = ((160, 45), (120, 36), (60, 20))
-KEYS = ((), ("2", "u"), ("2", "v", "v"), ("4",))
+KEYS = ((), ("2", "u"), ("2", "v"), ("2", "v", "v"), ("4",))
 """What is pressed before; each makes a screen."""
 
 

@@ -87,13 +87,13 @@ class TestApp:
     async def test_what_comes_last_is_counted(self) -> None:
         """Counts and states are drawn now and then; the last of them too, though nothing comes after it."""
         async with watching() as seen:
-            assert "1▶ 1✓" in seen.rows()[0]
+            assert "1 running · 1 done" in seen.rows()[0]
             seen.source.push([tokens(1.0, (2, 8, -0.5)), tokens(1.1, (2, 9, -0.2), end="stop")])
             for _ in range(200):
-                if "0▶ 2✓" in seen.rows()[0]:
+                if " 2 done" in seen.rows()[0]:
                     break
                 await seen.pilot.pause(0.02)
-            assert "0▶ 2✓" in seen.rows()[0]
+            assert " 2 done" in seen.rows()[0]
             assert "✓ stop" in seen.rows()[4]
             assert " 5/" in seen.rows()[4]
 
@@ -127,7 +127,7 @@ class TestApp:
 
     async def test_traces(self) -> None:
         """A whole one, one that was cut, and one that is none."""
-        assert "8✓" in await opened(RECORDINGS / "eight_streams_interleaved.lmtp.jsonl")
+        assert "8 done" in await opened(RECORDINGS / "eight_streams_interleaved.lmtp.jsonl")
         with pytest.raises(FileError):
             await opened(Path(__file__))
 

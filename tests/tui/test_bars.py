@@ -22,7 +22,16 @@ class TestBars:
     def test_header(self, view: View) -> None:
         """Source, model, connections, what runs, what ended, the rate, the recording, the time."""
         shown = text(bars.header(view, Status("proxy :1→:2", recording="x.jsonl 3 kB"), UNICODE, 120))
-        for part in ("⬤ LIVE", "proxy :1→:2", "tiny", "conn 1", "1▶ 1✓ 0✗", "tok/s", "rec x.jsonl 3 kB", "0.900 s"):
+        for part in (
+            "⬤ LIVE",
+            "proxy :1→:2",
+            "tiny",
+            "1 connection ",
+            "1 running · 1 done",
+            "tok/s",
+            "rec x.jsonl 3 kB",
+            "0.900 s",
+        ):
             assert part in shown
         assert length(bars.header(view, Status("proxy :1→:2"), UNICODE, 120)) == 120
 

@@ -274,7 +274,7 @@ def _is_drawn(seen: Seen, row: int, true: torch.Tensor) -> None:
     assert _near(shown, r"^p (\S+)", float(true[token].exp()))
     rank = view.measures.rank(row)
     assert rank is None or f"rank {rank}" in "\n".join(shown)
-    bars = [line for line in shown if re.search(r"^[ ▸]('|\"|⟨)", line)]
+    bars = [line for line in shown if re.search(r"^[ ▸]('|\"|⟨|<\|)", line)]
     values = [float(true[one].exp()) for one, _ in view.measures.alternatives(row) if isinstance(one, int)]
     told = [
         float(line.replace("◀", "").split()[-2 if i < len(view.measures.distribution(row).top) else -1])

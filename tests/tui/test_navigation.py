@@ -27,7 +27,7 @@ async def test_keys_of_panes() -> None:
 
 async def test_rows_and_tokens() -> None:
     """J and k go along the rows of the pane, h and l along the stream; arrows do the same."""
-    async with watching() as seen:
+    async with watching(options=InspectorOptions(mode="interleaved")) as seen:
         view = seen.app.view
         await seen.press("j")
         assert view.current is not None
@@ -80,7 +80,7 @@ async def test_bars() -> None:
 
 async def test_pause_holds_back() -> None:
     """Space holds the view, what comes meanwhile is kept and counted; space again shows it."""
-    async with watching() as seen:
+    async with watching(options=InspectorOptions(mode="interleaved")) as seen:
         await seen.press("space")
         seen.source.push([tokens(2.0, (2, 8, -0.1), (2, 9, -0.2))])
         await seen.settle()
@@ -132,7 +132,7 @@ async def test_looks() -> None:
             assert f" {mode} " in seen.text()
         await seen.press("C")
         assert seen.app.view.palette == "green-red"
-        for title in ("2 Split", "2 Text", "2 Table", "2 Interleaved"):
+        for title in ("2 Interleaved", "2 Text", "2 Table", "2 Split"):
             await seen.press("v")
             assert title in seen.text()
         await seen.press("w")

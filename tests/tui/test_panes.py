@@ -101,13 +101,17 @@ class TestFrames:
     """What went over the wire."""
 
     def test_rows(self, view: View) -> None:
-        """Time, connection, direction, text; long ones cut with a sign."""
+        """Time, connection, direction, tokens or what was requested; long ones cut with a sign."""
         shown = rows(FramesDocument(view, UNICODE), 60)
         assert shown[0].split(maxsplit=3)[:3] == ["0.000", "1", "·"]
         sent = next(row for row in shown if "GENERATE" in row)
         assert sent.split()[2] == ">"
-        assert sent.endswith("…")
-        assert next(row for row in shown if "TOKEN" in row).split()[2] == "<"
+        assert sent.endswith("> GENERATE 1/1 'Hello there' top=3 max 8")
+        both = next(row for row in shown if "' the'" in row)
+        assert both.endswith("< 1/1 ' the' .905  1/2 ' the' .607")
+        assert any(row.endswith("1/1 ⟨f0 9f⟩ .741 ⟨99 82⟩ .990") for row in shown)
+        assert any(row.endswith("'.' .951 ✓ stop") for row in shown)
+        assert rows(FramesDocument(view, UNICODE), 34)[3].endswith("…")
         assert rows(FramesDocument(view, ASCII), 60)[0].split()[2] == "."
 
     def test_the_frame_of_the_token_is_marked(self, view: View) -> None:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.color import Color
+from rich.color_triplet import ColorTriplet
+from textual.theme import BUILTIN_THEMES
 
 from lmtool.logprobs.heat import COLORS, STREAM_COLORS
 from lmtool.tui.runs import Run, cut, cut_left, fitted, length, pad, visible, width
-from lmtool.tui.styles import ASCII, TO_ASCII, UNICODE, Styles
+from lmtool.tui.styles import (
+    ASCII,
+    READABLE,
+    TO_ASCII,
+    UNICODE,
+    Styles,
+    chrome,
+    contrast,
+    luminance,
+    readable,
+)
+
+if TYPE_CHECKING:
+    from lmtool.logprobs.heat import Palette
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(list("日🙂é a\u200d\ufe0f")), max_size=12)
 
@@ -142,3 +159,46 @@ class TestGlyphs:
             assert cell_len(fancy) == len(fancy) == len(plain)
             assert plain.isascii()
         assert all(chr(plain).isascii() for plain in TO_ASCII.values())
+
+
+class TestContrast:
+    """Text can be read on the grounds of every theme, dark and light."""
+
+    @pytest.mark.parametrize("theme", sorted(name for name in BUILTIN_THEMES if not name.startswith("ansi")))
+    @pytest.mark.parametrize("palette", list(COLORS))
+    def test_every_theme(self, theme: str, palette: Palette) -> None:
+        """At least 4.5 to 1 (WCAG 2), heat on its own ground included; borders at least 2 to 1."""
+        variables = BUILTIN_THEMES[theme].to_color_system().generate()
+        styles = Styles()
+        styles.change(variables, palette, dark=BUILTIN_THEMES[theme].dark)
+        grounds = [Color.parse(variables[name][:7]).get_truecolor() for name in ("background", "surface")]
+        for name in ("dim", "rule", "accent", "error", "ok", "live", "chosen", "out", "key"):
+            color = styles.of(name).color
+            assert color is not None
+            assert min(contrast(color.get_truecolor(), ground) for ground in grounds) >= READABLE, name
+        for i in range(len(STREAM_COLORS)):
+            color = styles.of(f"stream{i}").color
+            assert color is not None
+            assert min(contrast(color.get_truecolor(), ground) for ground in grounds) >= READABLE
+        steps = [styles.of(f"heat{i}") for i in range(8)]
+        for step in steps:
+            assert step.color is not None
+            assert step.bgcolor is not None
+            assert contrast(step.color.get_truecolor(), step.bgcolor.get_truecolor()) >= READABLE
+        shown = chrome(variables)
+        for name, least in (("emphasis", READABLE), ("frame", 2.0)):
+            assert min(contrast(Color.parse(shown[name]).get_truecolor(), ground) for ground in grounds) >= least
+
+    @pytest.mark.parametrize("dark", [True, False])
+    def test_the_order_is_told_by_lightness(self, dark: bool) -> None:
+        """In the default palette it rises with every step on dark grounds, and falls on light ones."""
+        styles = Styles()
+        styles.change(THEME, "blue-orange", dark=dark)
+        lights = [luminance(step.bgcolor.get_truecolor()) for i in range(8) if (step := styles.of(f"heat{i}")).bgcolor]
+        assert lights == sorted(lights, reverse=not dark)
+
+    def test_no_change_without_need(self) -> None:
+        """A colour that can be read stays as it is."""
+        white, grey = Color.parse("#ffffff"), Color.parse("#777777")
+        assert readable(white, [Color.parse("#000000")]) is white
+        assert contrast(readable(grey, [Color.parse("#808080")]).get_truecolor(), ColorTriplet(128, 128, 128)) >= 4.5

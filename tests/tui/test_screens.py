@@ -12,7 +12,7 @@ from lmtool.tui.screens.dialogs import AskScreen, ReadingScreen
 from tests.tui.screens_as_text import KEYS, SIZES, path_of, screen
 from tests.tui.scripted import Scripted, event, request, tokens, watching
 
-PANES = ("1 Streams", "2 Interleaved", "3 Token", "4 Frames", "5 Time")
+PANES = ("1 Streams", "2 Split", "3 Token", "4 Frames", "5 Time")
 
 
 class Between(Scripted):
@@ -33,11 +33,12 @@ class TestMainScreen:
             assert len(rows) == 36
             for title in PANES:
                 assert title in shown
-            assert rows[0].startswith(" ⬤ LIVE  scripted :8081→:8080  tiny  conn 1  1▶ 1✓ 0✗")
+            assert rows[0].startswith(" ⬤ LIVE  scripted :8081→:8080  tiny  1 connection  1 running · 1 done")
             assert "▸● 1/1" in rows[3]
             assert " prob  " in shown
-            assert "text of 1/1" in shown
-            assert "Hello there the fox🙂" in shown
+            assert "▸1/1 6 tokens · stop ─" in shown
+            assert "Hello there│ the fox🙂" in shown
+            assert " '.' id 9  p .951 0.1b" in shown
             assert rows[-2].strip().startswith("0")
             assert rows[-1].endswith("q Quit")
             assert max(map(cell_len, rows)) <= 120
@@ -50,7 +51,7 @@ class TestMainScreen:
         async with watching(size=(columns, height), options=InspectorOptions(color=color)) as seen:
             assert "[1 Streams]" in seen.rows()[1]
             assert "▸● 1/1" in seen.text()
-            for key, word in zip("2345", ("1/1", "logprob", "TOKEN", "p50"), strict=True):
+            for key, word in zip("2345", ("1/1", "logprob", "' dog' .223", "p50"), strict=True):
                 await seen.press(key)
                 assert f"[{key} " in seen.rows()[1]
                 assert word in seen.text()
@@ -89,7 +90,7 @@ class TestMainScreen:
             await seen.pilot.click(main.panes["streams"], offset=(8, 3))
             await seen.settle()
             assert view.stream == 1
-            await seen.pilot.click(main.panes["tokens"], offset=(30, 2))
+            await seen.pilot.click(main.panes["tokens"], offset=(17, 1))
             await seen.settle()
             assert view.row == 2
             assert main.pane == 1

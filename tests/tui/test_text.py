@@ -7,8 +7,9 @@ import pytest
 from lmtool.tui.documents.detail import DetailDocument
 from lmtool.tui.documents.frames import FramesDocument
 from lmtool.tui.documents.list import ListDocument, broken, text_document
+from lmtool.tui.documents.split import SplitDocument
 from lmtool.tui.documents.streams import StreamsDocument
-from lmtool.tui.documents.text import Layout, SplitDocument, TextDocument
+from lmtool.tui.documents.text import Layout, TextDocument
 from lmtool.tui.documents.time import TimeDocument
 from lmtool.tui.documents.tokens import InterleavedDocument, TableDocument
 from lmtool.tui.runs import Run, flow, length
@@ -36,14 +37,14 @@ class TestLayout:
         """Unless it is wider than a line."""
         layout = Layout(view.state, view.state.streams[0], 16)
         layout.extend(6)
-        assert lines(layout) == ["Hello there the", " fox🙂", "."]
+        assert lines(layout) == ["Hello there│ the", " fox🙂", "."]
         assert layout.line_of == [0, 1, 1, 1, 1, 2]
 
     def test_blanks_as_signs(self, view: View) -> None:
         """Spaces and line feeds can be seen on request."""
         layout = Layout(view.state, view.state.streams[0], 40, blanks=True)
         layout.extend(6)
-        assert lines(layout) == ["Hello·there·the·fox🙂⏎", "."]
+        assert lines(layout) == ["Hello·there│·the·fox🙂⏎", "."]
 
     def test_a_very_long_token_is_broken(self) -> None:
         """Ten thousand characters take as many lines as they need, wide ones never cross the edge."""
@@ -51,7 +52,7 @@ class TestLayout:
         view = view_of([event(0, "vocab", 0, words), request(0.1, 1), tokens(0.2, (1, 7, -0.1), (1, 8, -0.1))])
         layout = Layout(view.state, view.state.streams[0], 41)
         layout.extend(2)
-        assert sum(map(len, lines(layout))) == 10_032
+        assert sum(map(len, lines(layout))) == 10_033  # with the wall behind the prompt
         assert max(sum(2 if c == "漢" else 1 for c in line) for line in lines(layout)) <= 41
 
 
@@ -61,7 +62,7 @@ class TestText:
     def test_text(self, view: View) -> None:
         """Prompt, then tokens; a character of two tokens is whole; the cursor's token stands between signs."""
         view.choose_token(2)
-        assert rows(TextDocument(view, UNICODE), 40) == ["Hello there the▕ fox▏🙂", "."]
+        assert rows(TextDocument(view, UNICODE), 40) == ["Hello there│ the▕ fox▏🙂", "."]
 
     def test_colour_belongs_to_the_last_token_of_a_character(self, view: View) -> None:
         """The emoji has the style and the target of the token that completed it."""
@@ -82,18 +83,9 @@ class TestText:
         """What was shown as numbers is laid out again: words and lines are those of the text."""
         view = view_of([request(0.1, 1), tokens(0.2, (1, 7, -0.1), (1, 8, -0.1))])
         document = TextDocument(view, UNICODE)
-        assert rows(document, 40) == ["⟨#5⟩⟨#6⟩⟨#7⟩▕⟨#8⟩▏"]
+        assert rows(document, 40) == ["⟨#5⟩⟨#6⟩│⟨#7⟩▕⟨#8⟩▏"]
         view.state.feed([event(0.3, "vocab", 0, {"5": "Oh", "6": ",", "7": " the\n", "8": "fox"})])
-        assert rows(document, 40) == ["Oh, the", "▕fox▏"]
-
-    def test_split(self, view: View) -> None:
-        """Streams side by side, each under its heading; as many as there is room for."""
-        document = SplitDocument(view, UNICODE, rows=5)
-        shown = rows(document, 80)
-        assert shown[0].startswith("▸1/1 6 tok stop")
-        assert "1/2 3 tok running" in shown[0]
-        assert "Hello there the fox🙂" in shown[1]
-        assert len(document.streams(30)) == 1
+        assert rows(document, 40) == ["Oh,│ the", "▕fox▏"]
 
 
 class TestList:

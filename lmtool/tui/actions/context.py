@@ -15,7 +15,7 @@ from lmtool.tui.documents import glossary
 from lmtool.tui.documents.bars import Status
 from lmtool.tui.event_store import EventStore, TraceFile
 from lmtool.tui.screens.dialogs import ReadingScreen
-from lmtool.tui.styles import ASCII, UNICODE, Styles
+from lmtool.tui.styles import ASCII, UNICODE, Styles, chrome
 from lmtool.tui.view import View
 
 if TYPE_CHECKING:
@@ -112,6 +112,11 @@ class ActionContext(App[int]):
     def say_error(self, error: LmtoolError, *, stays: bool = False) -> None:
         """Show what went wrong and what to do next."""
         self.say(" · ".join([error.message, *error.hints]), warning=True, stays=stays)
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Those of the theme, and colours of borders and titles that stand out from its ground."""
+        variables = super().get_css_variables()
+        return variables | chrome(variables)
 
     def restyle(self) -> None:
         """Take the colours of the theme and the palette."""

@@ -48,12 +48,17 @@ def header(view: View, status: Status, glyphs: Glyphs, columns: int) -> Line:
         *_life(view, status, glyphs, wide=wide),
         Run(f"  {visible(status.title)}" if wide else f" {visible(cut_left(status.title, 16))}"),
         Run(f"  {model}" if wide and model else "", "title"),
-        Run(f"  conn {view.state.connections}" if columns >= 100 and view.state.connections else "", "dim"),
+        Run(f"  {_connections(view)}" if columns >= 100 and view.state.connections else "", "dim"),
         *_counts(view, glyphs),
         Run(f"  rec {visible(status.recording)}" if status.recording else "", "error"),
     ]
     left = fitted(parts, columns - len(time))
     return [*left, Run(" " * (columns - len(time) - length(left))), Run(time, "title")]
+
+
+def _connections(view: View) -> str:
+    number = view.state.connections
+    return f"{number} connection{'s' * (number != 1)}"
 
 
 def _life(view: View, status: Status, glyphs: Glyphs, *, wide: bool) -> Line:
@@ -71,8 +76,11 @@ def _counts(view: View, glyphs: Glyphs) -> Line:
     running = sum(p in ("running", "waiting") for p in phases)
     bad = sum(p in ("error", "unfinished") for p in phases)
     done = len(phases) - running - bad
-    line: Line = [Run(f"  {running}{glyphs.running}", "ok" if running else "dim"), Run(f" {done}{glyphs.stop}", "dim")]
-    line += [Run(f" {bad}{glyphs.error}", "error" if bad else "dim")]
+    counts = ((running, "running", "ok"), (done, "done", "dim"), (bad, "failed", "error"))
+    line: Line = [Run("  ")]
+    for number, word, style in counts:
+        if number:
+            line += [Run(f" {glyphs.between} " if len(line) > 1 else "", "dim"), Run(f"{number} {word}", style)]
     span = min(RECENT, now)
     if running and span > 0:
         line.append(Run(f"  {numbers.figure((tokens - view.state.tokens_at(now - span)) / span)} tok/s", "title"))

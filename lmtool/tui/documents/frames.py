@@ -9,11 +9,13 @@ from lmtool.errors import LmtoolError
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Remark, Request, Response
 from lmtool.tui.columns import ARROWS, OTHER, OUT
 from lmtool.tui.documents.document import ViewDocument
-from lmtool.tui.runs import Run, fitted, visible
+from lmtool.tui.documents.frame_summary import plain, request_line, tokens_line
+from lmtool.tui.runs import Run, fitted, length, visible
 
 if TYPE_CHECKING:
     from lmtool.trace.events import Event
     from lmtool.tui.runs import Line
+    from lmtool.tui.streams import Stream
     from lmtool.tui.styles import Glyphs
     from lmtool.tui.view import View
 
@@ -27,6 +29,9 @@ class FramesDocument(ViewDocument):
     def __init__(self, view: View, glyphs: Glyphs) -> None:
         super().__init__(view, glyphs)
         self._texts: dict[int, str] = {}
+        self._requests: dict[int, list[Stream]] = {}
+        """Streams by the frame of their request, as far as they were looked at."""
+        self._streams = 0
 
     def height(self, columns: int) -> int:  # noqa: ARG002 - no line is broken
         """Frames up to the moment."""
@@ -53,25 +58,41 @@ class FramesDocument(ViewDocument):
             return [Run(" nothing went over the wire yet", "dim")] if y == 0 else []
         here = y == self._view.current_frame
         direction = frames.directions[y]
-        style = {OUT: "out", OTHER: "dim"}.get(direction, "")
-        lead = self._glyphs.cursor if here else " "
-        return fitted(
-            [
-                Run(lead, "accent", y),
-                Run(f"{frames.times[y]:8.3f} {frames.connections[y]:>2} ", "dim", y),
-                Run(f"{ARROWS[direction] if self._glyphs.line != '-' or direction != OTHER else '.'} ", "accent", y),
-                Run(self.text(y), f"{style} {'cursor' if here else ''}", y),
-            ],
-            columns,
-        )
+        lead: Line = [
+            Run(self._glyphs.cursor if here else " ", "accent", y),
+            Run(f"{frames.times[y]:8.3f} {frames.connections[y]:>2} ", "dim", y),
+            Run(f"{ARROWS[direction] if self._glyphs.line != '-' or direction != OTHER else '.'} ", "accent", y),
+        ]
+        parts = self._parts(y, columns - length(lead))
+        if here:  # what has a ground of its own keeps it
+            parts = [run if "heat" in run.style else run._replace(style=f"{run.style} cursor") for run in parts]
+        return fitted([*lead, *(run._replace(target=y) for run in parts)], columns)
+
+    def _parts(self, frame: int, columns: int) -> Line:
+        """What a frame says: tokens, a request, or its members."""
+        if len(self._view.state.tokens_of_frame(frame)):
+            return tokens_line(self._view, frame, self._glyphs, columns)
+        if streams := self._requests_of(frame):
+            return request_line(self._view, self.text(frame).partition(" ")[0], streams)
+        style = {OUT: "out", OTHER: "dim"}.get(self._view.state.frames.directions[frame], "")
+        return [Run(self.text(frame), style)]
+
+    def _requests_of(self, frame: int) -> list[Stream]:
+        """The streams that began with a frame; none over a wire that named the request before it."""
+        streams = self._view.state.streams
+        for stream in streams[self._streams :]:
+            if stream.has_request:
+                self._requests.setdefault(stream.frame, []).append(stream)
+        self._streams = len(streams)
+        return self._requests.get(frame, [])
 
     def text(self, frame: int) -> str:
-        """The beginning of a frame's text, on one line and harmless."""
+        """The beginning of a frame in words, on one line and harmless."""
         text = self._texts.get(frame)
         if text is None:
             if len(self._texts) > 512:
                 self._texts.clear()
-            text = self._texts[frame] = visible(self.whole(frame)[:LONGEST])
+            text = self._texts[frame] = visible(plain(self.whole(frame))[:LONGEST])
         return text
 
     def whole(self, frame: int) -> str:

@@ -18,7 +18,7 @@ MESSAGE_LINES = 3
 _ABOUT = {
     "streams": ("Streams: one line a request; a click on the name of a column explains it.",),
     "tokens": (
-        "Tokens: in order of arrival (interleaved), streams side by side (split), one stream's text, or a table.",
+        "Tokens: streams side by side (split), one token a line as they arrived (interleaved), one stream, a table.",
         "The colour of a token is its heat; the scale is below it.",
         "A character that takes several tokens belongs to its last one.",
     ),

@@ -1,13 +1,13 @@
-"""The text of one stream, or of several side by side, each token in its colour."""
+"""The text of one stream in lines, each token in its colour."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from lmtool.logprobs.heat import STREAM_COLORS
 from lmtool.tui.documents.document import ViewDocument
-from lmtool.tui.runs import Run, cut, length, split, visible, width
+from lmtool.tui.documents.prompt_parts import prompt_parts
+from lmtool.tui.runs import Run, cut, split, visible, width
 
 if TYPE_CHECKING:
     from lmtool.tui.runs import Line
@@ -16,23 +16,29 @@ if TYPE_CHECKING:
     from lmtool.tui.styles import Glyphs
     from lmtool.tui.view import View
 
-NARROWEST = 26
-"""Columns of a stream in the split view."""
+RULE, WALL = "─", "│"
+"""Before a turn's role; between a prompt and its answer."""
+PROMPT, SEPARATOR = -1, -2
+"""Positions of parts that are no tokens."""
+LAYOUTS = 64
+"""Streams whose lines are kept."""
+WINDOW = 512
+"""Tokens before the one in sight that are laid out at least, where not the whole stream is."""
 
 
 class Part(NamedTuple):
     """A token, or a part of it, on a line."""
 
     position: int
-    """Of the token in its stream; -1: of the prompt."""
+    """Of the token in its stream; `PROMPT`, or `SEPARATOR`."""
     text: str
 
 
 class Layout:
     """Lines of parts. A token that does not fit goes to the next line whole, unless it is wider than a line."""
 
-    def __init__(self, state: State, stream: Stream, columns: int, *, blanks: bool = False) -> None:
-        """Begin with the prompt. columns: at least 2."""
+    def __init__(self, state: State, stream: Stream, columns: int, *, blanks: bool = False, start: int = 0) -> None:
+        """Begin with the prompt, or with the token at `start`. columns: at least 2."""
         self._state = state
         self._stream = stream
         self.columns = max(2, columns)
@@ -41,17 +47,53 @@ class Layout:
         """Of the texts that are laid out; after another one they are no longer what tokens mean."""
         self.lines: list[list[Part]] = [[]]
         self.line_of: list[int] = []
-        """For each token the line that it begins on."""
+        """For each token from `start` on the line that it begins on."""
+        self.start = start
         self._used = 0
-        prompt = state.prompt_text(stream)
-        if prompt:
-            self._put(-1, prompt)
+        if not start:
+            self._put_prompt()
+
+    @property
+    def count(self) -> int:
+        """Tokens of the stream up to the last one that is laid out."""
+        return self.start + len(self.line_of)
+
+    def line(self, position: int) -> int:
+        """The line that a token begins on; the nearest one for a token that is not laid out."""
+        if not self.line_of:
+            return len(self.lines) - 1
+        return self.line_of[min(max(0, position - self.start), len(self.line_of) - 1)]
+
+    def first_at(self, line: int) -> int:
+        """Position of the first token that begins on this line or below; `count` where there is none."""
+        return self.start + bisect_left(self.line_of, max(0, line))
+
+    def _put_prompt(self) -> None:
+        """Each turn below a thin rule with its role; a prompt without turns up to a wall, the answer behind it."""
+        parts = prompt_parts(self._state, self._stream)
+        for part in parts:
+            if part.role:
+                self._rule(part.role)
+            self._put(PROMPT, part.text)
+        if parts and parts[-1].text:
+            if parts[-1].role:
+                self._rule("continued")
+            else:
+                self._piece(SEPARATOR, WALL)
+
+    def _rule(self, word: str) -> None:
+        if self.lines[-1]:
+            self._break()
+        text = cut(f"{RULE} {word} ", self.columns)
+        self._piece(SEPARATOR, text + RULE * (self.columns - width(text)))
+        self._break()
 
     def extend(self, count: int) -> None:
         """Lay out the first `count` tokens."""
-        while len(self.line_of) < count:
-            position = len(self.line_of)
-            text = self._state.texts.text_at(self._stream, position)
+        texts, ids = self._state.texts, self._state.tokens.ids
+        while self.count < count:
+            position = self.count
+            text = texts.text_at(self._stream, position) or texts.special_name(ids[self._stream.rows[position]])
             first = visible(text.partition("\n")[0], blanks=self.blanks)
             if self._used and self._used + width(first) > self.columns and width(first) <= self.columns:
                 self._break()
@@ -88,10 +130,11 @@ class Layout:
 class TextDocument(ViewDocument):
     """The stream under the cursor: prompt, then tokens; the cursor's token stands between signs and needs no colour."""
 
-    def __init__(self, view: View, glyphs: Glyphs, *, cursor: bool = True) -> None:
-        """cursor: whether its token is shown as such."""
+    def __init__(self, view: View, glyphs: Glyphs, *, cursor: bool = True, whole: bool = True) -> None:
+        """cursor: whether its token is shown as such. whole: False lays out what is around the cursor, or the end."""
         super().__init__(view, glyphs)
         self._cursor = cursor
+        self._whole = whole
         self._layouts: dict[int, Layout] = {}
 
     def height(self, columns: int) -> int:
@@ -102,22 +145,31 @@ class TextDocument(ViewDocument):
     def lines(self, stream: Stream, columns: int) -> int:
         """Lines of a stream's text up to the moment."""
         layout, count = self._layout(stream, columns)
-        if count == len(layout.line_of):
-            return len(layout.lines)
-        return layout.line_of[count] + 1
+        return len(layout.lines) if count >= layout.count else layout.line(count) + 1
 
     def _layout(self, stream: Stream, columns: int) -> tuple[Layout, int]:
         # Two columns less: the signs around the cursor's token.
         room, blanks = max(2, columns - 2), self._view.show_blanks
-        layout = self._layouts.get(stream.index)
-        shape = room, blanks, self._view.state.texts.corrections
-        if layout is None or (layout.columns, layout.blanks, layout.corrections) != shape:
-            if len(self._layouts) > 16:
+        layout, count = self._layouts.get(stream.index), stream.count(self._view.token_count)
+        shape, place = (room, blanks, self._view.state.texts.corrections), self._place(stream, count)
+        if layout is None or (layout.columns, layout.blanks, layout.corrections) != shape or self._far(layout, place):
+            if len(self._layouts) > LAYOUTS:
                 self._layouts.clear()
-            layout = self._layouts[stream.index] = Layout(self._view.state, stream, room, blanks=blanks)
-        count = stream.count(self._view.token_count)
-        layout.extend(count)
+            start = 0 if self._whole else max(0, place - WINDOW) // WINDOW * WINDOW
+            layout = self._layouts[stream.index] = Layout(self._view.state, stream, room, blanks=blanks, start=start)
+        layout.extend(count if self._whole else min(count, place + WINDOW))
         return layout, count
+
+    def _place(self, stream: Stream, count: int) -> int:
+        """Position of the token that must be in sight."""
+        row = self._view.row
+        return bisect_left(stream.rows, row) if row is not None and self._view.stream == stream.index else count
+
+    def _far(self, layout: Layout, place: int) -> bool:
+        """Whether a token is before what is laid out, or so far behind it that beginning anew is quicker."""
+        if self._whole:
+            return False
+        return layout.start > max(0, place - WINDOW // 2) or place - layout.count > 2 * WINDOW
 
     def anchor(self, columns: int) -> int | None:
         """The line of the cursor's token, or the last one."""
@@ -130,13 +182,12 @@ class TextDocument(ViewDocument):
         row = self._view.row
         if row is None or self._view.stream != stream.index:
             return self.lines(stream, columns) - 1
-        place = bisect_left(stream.rows, row)
-        return layout.line_of[place] if place < len(layout.line_of) else len(layout.lines) - 1
+        return layout.line(bisect_left(stream.rows, row))
 
     def line_at(self, stream: Stream, position: int, columns: int) -> int:
         """The line on which a token of any stream begins."""
         layout, _ = self._layout(stream, columns)
-        return layout.line_of[position]
+        return layout.line(position)
 
     def move(self, rows: int) -> None:
         """The cursor to the token this many lines down."""
@@ -148,11 +199,11 @@ class TextDocument(ViewDocument):
         if layout is None:
             return
         place = bisect_left(stream.rows, row)
-        there = layout.line_of[place] + rows
+        there = layout.line(place) + rows
         if there >= len(layout.lines):
             self._view.end()
             return
-        position = bisect_left(layout.line_of, max(0, there))
+        position = layout.first_at(there)
         if position < stream.count(self._view.token_count):
             self._view.choose_token(stream.rows[position])
         else:
@@ -173,60 +224,9 @@ class TextDocument(ViewDocument):
         line: Line = []
         for position, text in layout.lines[y]:
             if position < 0:
-                line.append(Run(text, "dim"))
+                line.append(Run(text, "dim" if position == PROMPT else "rule"))
             elif position < count:
                 row = stream.rows[position]
                 shown = f"{glyphs.open}{text}{glyphs.close}" if row == here else text
                 line.append(Run(shown, f"{view.style(row)} {'here' if row == here else ''}", row))
         return line
-
-
-class SplitDocument(ViewDocument):
-    """Up to as many streams as there is room for, side by side, each at its own end."""
-
-    def __init__(self, view: View, glyphs: Glyphs, rows: int = 10) -> None:
-        super().__init__(view, glyphs)
-        self._text = TextDocument(view, glyphs)
-        self.rows = rows
-        """Lines of the pane, which sets it."""
-
-    def streams(self, columns: int) -> list[Stream]:
-        """Streams that are shown: marked ones, the one under the cursor, then the latest."""
-        most = max(1, columns // NARROWEST)
-        listed = {stream.index: stream for stream in self._view.streams()}
-        first = [*self._view.stream_marks, self._view.stream, *reversed(listed)]
-        streams = [listed[i] for i in dict.fromkeys(first) if i in listed][:most]
-        return sorted(streams, key=lambda stream: stream.index)
-
-    def height(self, columns: int) -> int:
-        """As many lines as the pane has."""
-        del columns
-        return max(2, self.rows)
-
-    def move(self, rows: int) -> None:
-        """To another stream."""
-        self._view.move_stream(rows)
-
-    def line(self, y: int, columns: int) -> Line:
-        """A line of each stream."""
-        shown = self.streams(columns)
-        if not shown:
-            return [Run(" no stream yet", "dim")] if y == 0 else []
-        each = columns // len(shown)
-        line: Line = []
-        for stream in shown:
-            part = self._heading(stream, each - 1) if y == 0 else self._part(stream, y - 1, each - 1)
-            line += [*part, Run(" " * max(0, each - 1 - length(part)) + self._glyphs.bar, "dim")]
-        return line
-
-    def _heading(self, stream: Stream, columns: int) -> Line:
-        count = stream.count(self._view.token_count)
-        here = self._glyphs.cursor if stream.index == self._view.stream else " "
-        color = f"stream{stream.index % len(STREAM_COLORS)}"
-        phase = stream.phase(self._view.time, self._view.token_count)
-        return [Run(cut(f"{here}{visible(stream.label)} {count} tok {phase}", columns), f"{color} title")]
-
-    def _part(self, stream: Stream, y: int, columns: int) -> Line:
-        last = self._text.anchor_of(stream, columns)
-        begin = max(0, last - (self.rows - 2))
-        return self._text.line_of(stream, begin + y, columns) if begin + y <= last + self.rows else []

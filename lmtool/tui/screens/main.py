@@ -12,8 +12,9 @@ from textual.screen import Screen
 from lmtool.tui.documents import bars
 from lmtool.tui.documents.detail import DetailDocument
 from lmtool.tui.documents.frames import FramesDocument
+from lmtool.tui.documents.split import SplitDocument
 from lmtool.tui.documents.streams import StreamsDocument
-from lmtool.tui.documents.text import SplitDocument, TextDocument
+from lmtool.tui.documents.text import TextDocument
 from lmtool.tui.documents.time import TimeDocument, spark_line
 from lmtool.tui.documents.tokens import InterleavedDocument, TableDocument
 from lmtool.tui.runs import visible
@@ -38,6 +39,8 @@ SMALLEST = (40, 10)
 """Columns and rows below which there is a sentence only."""
 PANES = ("streams", "tokens", "detail", "frames", "time")
 NAMES = ("Streams", "Tokens", "Token", "Frames", "Time")
+MIDDLE, STEP, FRAME = 12, 4, 4
+"""Rows of text in the middle at least, and how many more it gets at once; its borders, the token's line, the legend."""
 _BOTH = 12
 """Rows of the token pane from which on the text of the stream is shown below the interleaved tokens."""
 
@@ -90,8 +93,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._titles: dict[str, tuple[str, str]] = {}
         view, glyphs, styles = inspector.view, inspector.glyphs, inspector.looks
         self._token_documents = {
-            "interleaved": InterleavedDocument(view, glyphs),
             "split": SplitDocument(view, glyphs),
+            "interleaved": InterleavedDocument(view, glyphs),
             "text": TextDocument(view, glyphs),
             "table": TableDocument(view, glyphs),
         }
@@ -108,14 +111,15 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._boxes["tokens-box"] = Vertical(id="tokens-box")
         # Not looked up on the screen: a frame may be drawn while it is taken apart.
         self._text = LinePane(TextDocument(view, glyphs), styles, id="text")
-        self._below = LinePane(TextDocument(view, glyphs), styles, id="below")
+        self._below_split = SplitDocument(view, glyphs)
+        self._below = LinePane(self._below_split, styles, id="below")
         self._text.can_focus = self._below.can_focus = False
         bar = partial(LineBar, styles=styles)
         self.header = bar(lambda columns: [bars.header(view, inspector.status_now, glyphs, columns)], id="header")
         self.tabs = bar(self._tabs, id="tabs")
         self._rule = bar(lambda columns: [bars.text_rule(view, glyphs, columns)], id="parting")
         self._legend = bar(self._legend_line, id="legend")
-        self._below_rule = bar(lambda columns: [bars.text_rule(view, glyphs, columns)], id="below-parting")
+        self._token = bar(lambda columns: [bars.peek(view, glyphs, columns)], id="token")
         self._peek = bar(lambda columns: [bars.peek(view, glyphs, columns)], id="peek")
         self._spark = bar(lambda columns: [spark_line(view, glyphs, columns)], id="spark")
         self.timeline = bar(lambda columns: [bars.timeline(view, glyphs, columns)], id="timeline")
@@ -132,12 +136,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 yield self.panes["tokens"]
                 yield self._rule
                 yield self._text
+                yield self._token
                 yield self._legend
             yield self.panes["detail"]
         with self._boxes["bottom"]:
             yield self.panes["frames"]
             yield self.panes["time"]
-        yield self._below_rule
         yield self._below
         yield self._peek
         yield self._spark
@@ -187,10 +191,21 @@ class MainScreen(Screen[None], inherit_bindings=False):
         needed = streams.document.height(self.size.width) + 2
         alone = None if self.has_class("low") or self.pane else min(needed - 2, rows // 2)
         self._set_height(streams, alone if self.single else max(5, min(needed, rows * 3 // 10)))
-        lower = None if self.single else 5 if rows < 30 else 8 if rows < 44 else 10
-        self._set_height(self._boxes["bottom"], lower)
+        self._set_height(self._boxes["bottom"], None if self.single else self._lower_rows(rows))
         both = self._inspector.view.mode == "interleaved" and self._boxes["tokens-box"].size.height >= _BOTH
         self.set_class(both, "both")
+
+    def _lower_rows(self, rows: int) -> int:
+        """What the lower panes have: a share of the screen, and what short texts leave of the middle."""
+        least = 5 if rows < 30 else 8 if rows < 44 else 10
+        document = self._token_documents[self._inspector.view.mode]
+        box = self._boxes["tokens-box"].size
+        if not isinstance(document, SplitDocument) or not box.width:
+            return least
+        both = self._boxes["middle"].size.height + self._boxes["bottom"].size.height
+        most = both - least - FRAME
+        needed = max(MIDDLE, -(-document.text_rows(box.width, most) // STEP) * STEP)
+        return max(least, both - FRAME - needed)
 
     @staticmethod
     def _set_height(widget: Widget, rows: int | None) -> None:
@@ -259,7 +274,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         for name in (self.pane_name,) if self.single else PANES:
             if figures or name in ("tokens", "frames"):
                 self.panes[name].draw()
-        for widget in (self._below_rule, self._below) if self.single else (self._rule, self._text):
+        self._below_split.rows = max(2, self._below.rows)
+        for widget in (self._below,) if self.single else (self._rule, self._text, self._token):
             widget.draw()
         self._legend.draw()
         self.timeline.draw()
