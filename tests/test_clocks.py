@@ -8,6 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "lmtool"
 READERS = {
     "bench/result.py": "a result says when it was measured",
+    "chat/conversation_recorder.py": "a conversation is named after the time at which it began, and its trace says it",
     "cli/trace/record.py": "a trace says when it was recorded, and its file is named after that",
     "gateway/cache.py": "a file of answers outlives the process, and every count of seconds that is the process's own",
     "gateway/http_backend.py": "a provider may name the time of day at which it is to be asked again",
@@ -19,6 +20,7 @@ READERS = {
     "text/chat_template.py": "chat templates may ask for the date",
     "trace/record_session.py": "a trace says when it was recorded, and its file is named after that",
     "tui/actions/exports.py": "an export is named after its time",
+    "tui/app.py": "there is one tip a day",
     "tui/sources/event_pipeline.py": "a trace says when it was recorded",
 }
 """Modules that read the time of day, and what for; none decides by it how long something takes."""

@@ -234,6 +234,15 @@ TREE: tuple[Command | Group, ...] = (
                 examples=("lmtool trace redact talk.lmtp.jsonl -O shared.lmtp.jsonl",),
             ),
             Command(
+                "export",
+                "trace.export",
+                "Write streams as a page to share, or as an asciicast.",
+                examples=(
+                    "lmtool trace export talk.lmtp.jsonl -O talk.html",
+                    "lmtool trace export before.lmtp.jsonl after.lmtp.jsonl -O compared.html",
+                ),
+            ),
+            Command(
                 "convert",
                 "trace.convert",
                 "Write a trace as CSV, Markdown, asciicast, HAR or wire log.",

@@ -65,7 +65,7 @@ def why_unknown(stream: Stream) -> str:
 
 
 def why_no_draws(stream: Stream) -> str:
-    """Why it cannot be told what a seed would have drawn; empty where it can."""
+    """Why a seed's draws under other parameters are not known; empty where they are."""
     if stream.kind != "GEN":
         return "nothing was drawn" if stream.kind == "SCORE" else "tokens without ids: the order of a draw is not known"
     if type(stream.payload.get("seed")) is not int:
