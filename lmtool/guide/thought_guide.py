@@ -219,7 +219,10 @@ class ThoughtGuide:
 
     def finish_mask(self, row: NDArray[np.uint32]) -> None:
         """Make the next tokens' mask. row: [ceil(V / 32)], that of `followed` where there is one; changed in place."""
-        if self._forced:
+        if self._error is not None:
+            row[:] = 0
+            _set(row, tuple(self._tokens.eos))
+        elif self._forced:
             row[:] = 0
             _set(row, self._forced[:1])
         elif self._phase == "thought":

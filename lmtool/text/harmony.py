@@ -164,13 +164,18 @@ class HarmonyChannels:
         """See `reasoning_parser.ReasoningParser`."""
         return HarmonyReader(in_final=beginning == "closed", constrained=constrained)
 
-    def thought_marks(self, beginning: Beginning, encode: Encode, budget: int | None) -> ThoughtMarks | None:
-        """All before the message on `final` counts as thought."""
+    def thought_marks(
+        self, beginning: Beginning, encode: Encode, budget: int | None, *, constrained: bool
+    ) -> ThoughtMarks | None:
+        """All before the message on `final` counts as thought; without a constraint up to one on `commentary`.
+
+        A call stands there, which a budget must not cut.
+        """
         if beginning == "closed":
             return None
         return ThoughtMarks(
             opening="",
-            closings=_ANSWERS,
+            closings=_ANSWERS if constrained else (*_ANSWERS, f"{CHANNEL}commentary"),
             ending=tuple(encode(f"{END}{START}assistant{_FINAL}")),
             budget=budget,
             empty=tuple(encode(_FINAL)),

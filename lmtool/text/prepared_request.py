@@ -82,10 +82,11 @@ class PreparedRequest:
         spelled = (self.marks.get(token, "").encode() or tokenizer.piece(token) for token in ids)
         tail = b"".join(spelled).decode(errors="replace")
         beginning = parser.beginning(tail.removesuffix(prefill) if prefill else tail, prefill)
-        self.reader = parser.reader(beginning, constrained=request.constraint is not None)
-        if request.constraint is None and reasoning.budget is None:
+        constrained, budget = request.constraint is not None, reasoning.budget
+        self.reader = parser.reader(beginning, constrained=constrained)
+        if not constrained and budget is None:
             return None
-        return parser.thought_marks(beginning, tokenizer.encode_continuation, reasoning.budget)
+        return parser.thought_marks(beginning, tokenizer.encode_continuation, budget, constrained=constrained)
 
     def text_of(self, token: int) -> str:
         """What the stream's next token adds to its text, thoughts and their marks included; to be `split`."""

@@ -64,5 +64,7 @@ class ReasoningParser(Protocol):
     def reader(self, beginning: Beginning, *, constrained: bool) -> ThoughtReader:
         """A fresh reader of a stream. constrained: whether the answer follows a constraint, and is kept exactly."""
 
-    def thought_marks(self, beginning: Beginning, encode: Encode, budget: int | None) -> ThoughtMarks | None:
+    def thought_marks(
+        self, beginning: Beginning, encode: Encode, budget: int | None, *, constrained: bool
+    ) -> ThoughtMarks | None:
         """The same in terms of ids; None where the stream has no thought to wait for. budget: see `Reasoning`."""

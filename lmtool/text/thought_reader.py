@@ -51,7 +51,14 @@ class MarkedThoughts:
             self.start, self.end, phase, implicit=implicit, separator=self.separator if constrained else None
         )
 
-    def thought_marks(self, beginning: Beginning, encode: Encode, budget: int | None) -> ThoughtMarks | None:
+    def thought_marks(
+        self,
+        beginning: Beginning,
+        encode: Encode,
+        budget: int | None,
+        *,
+        constrained: bool,  # noqa: ARG002  # the same marks
+    ) -> ThoughtMarks | None:
         """See `reasoning_parser.ReasoningParser`."""
         if beginning == "closed":
             return None

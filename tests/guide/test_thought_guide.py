@@ -55,7 +55,7 @@ def compiler() -> Iterator[MatcherCompiler]:
 
 
 def thought(beginning: Beginning = "open", budget: int | None = None, parser: MarkedThoughts = THINK) -> ThoughtMarks:
-    found = parser.thought_marks(beginning, TEXT.encode_continuation, budget)
+    found = parser.thought_marks(beginning, TEXT.encode_continuation, budget, constrained=True)
     assert found is not None
     return found
 
@@ -161,6 +161,7 @@ def test_no_end_before_the_answer(compiler: MatcherCompiler) -> None:
     assert free.may_end()
     held.advance(EOS[0])
     assert isinstance(held.error(), ServerError)
+    assert {*np.flatnonzero(mask_of(compiler, held))} == {*EOS}  # as of any guide that cannot go on
 
 
 def test_a_token_over_the_mark(compiler: MatcherCompiler) -> None:
@@ -250,7 +251,7 @@ def test_marks_that_are_tokens() -> None:
             ),
             (HarmonyChannels(), "<|channel|>final <|constrain|>json<|message|>"),
         ):
-            before = parser.thought_marks("undecided", text.encode_continuation, None)
+            before = parser.thought_marks("undecided", text.encode_continuation, None, constrained=True)
             assert before is not None
             guide = compiler.compile(FORMS["schema"], before).result(60)
             ids = text.encode_continuation(said)

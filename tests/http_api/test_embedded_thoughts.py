@@ -85,7 +85,7 @@ async def test_every_form_on_every_api(tmp_path: Path) -> None:
     models = ModelsConfig(chat_template=thinking_template(tmp_path))
     async with running(ServiceConfig(models=models, engine=EngineConfig(threads=1))) as (_, where):
         url = where.replace("ws", "http", 1)
-        async with httpx2.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
             forms = [(path, form) for path in READERS for form in ("schema", "regex", "tool")]
             await asyncio.gather(*(check_route(http, path, form) for path, form in forms))
             await check_route(http, "chat/completions", "grammar")

@@ -90,6 +90,21 @@ def test_a_form_begins_on_final(server: Scripted, path: str, form: str) -> None:
     assert json.loads(found.text or found.arguments or "")["a"] in {"one", "two"}
 
 
+@ROUTES
+def test_a_budget_cuts_no_call(server: Scripted, path: str) -> None:
+    """It bounds the thought: what is on `commentary` is none."""
+    function = {"name": "f", "parameters": SCHEMA}
+    tools: dict[str, object] = {
+        "chat/completions": {"type": "function", "function": function},
+        "responses": {"type": "function", **function},
+        "messages": {"name": "f", "input_schema": SCHEMA},
+    }
+    server.says(f"{THOUGHT}{CALL}")
+    budget = len(server.tokenizer.encode_continuation(f"{THOUGHT}<|channel|>commentary to="))
+    body = body_of(path, "", tools=[tools[path]], thinking_token_budget=budget)
+    assert both(server, path, body) == Found("Hm, so.", "", '{"a":"one"}', "tool_calls")
+
+
 def test_what_it_counts(server: Scripted) -> None:
     """Logprobs of the answer have none of the thought, and the mark that ends it is no thought."""
     server.says(f"{THOUGHT}{FINAL}Yes.<|return|>")

@@ -100,12 +100,12 @@ def test_a_prompt_may_have_the_header() -> None:
     assert parser.beginning("<|start|>assistant") == "undecided"
     assert parser.beginning("<|start|>assistant<|channel|>final<|message|>") == "closed"
     assert read(parser.reader("closed", constrained=True), ["Yes", ".<|return|>"]) == ("", "Yes.")
-    assert parser.thought_marks("closed", lambda _: (1,), 5) is None
+    assert parser.thought_marks("closed", lambda _: (1,), 5, constrained=True) is None
 
 
 def test_the_marks_of_a_thought() -> None:
     """All before `final` is the thought: its end at the budget is the header of the answer."""
-    thought = HarmonyChannels().thought_marks("undecided", lambda text: tuple(text.encode()), 0)
+    thought = HarmonyChannels().thought_marks("undecided", lambda text: tuple(text.encode()), 0, constrained=True)
     assert thought is not None
     assert bytes(thought.ending) == b"<|end|><|start|>assistant<|channel|>final<|message|>"
     assert bytes(thought.empty) == b"<|channel|>final<|message|>"

@@ -107,16 +107,16 @@ def test_the_same_in_ids() -> None:
     def ids(text: str) -> tuple[int, ...]:
         return tuple(text.encode())
 
-    assert THINK.thought_marks("closed", encode, 5) is None
+    assert THINK.thought_marks("closed", encode, 5, constrained=True) is None
     both = {"closings": ("</think>",), "ending": ids("</think>\n\n"), "separator": "\n\n"}
     separators = (ids("\n\n"), ids("\n"))
     opened = ThoughtMarks(opening="", **both, separators=separators, budget=5)
-    assert THINK.thought_marks("open", encode, 5) == opened
+    assert THINK.thought_marks("open", encode, 5, constrained=True) == opened
     empty = ids("<think>\n\n</think>\n\n")
     undecided = ThoughtMarks(opening="<think>", **both, separators=separators, budget=None, empty=empty)
-    assert THINK.thought_marks("undecided", encode, None) == undecided
+    assert THINK.thought_marks("undecided", encode, None, constrained=True) == undecided
     implicit = ThoughtMarks(**both, opening="", separators=separators, empty=empty)
-    assert R1.thought_marks("undecided", encode, None) == implicit
+    assert R1.thought_marks("undecided", encode, None, constrained=True) == implicit
 
 
 @pytest.mark.parametrize("parser", [THINK, HarmonyChannels()])
