@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.logprobs.numbers import format_probability
@@ -104,10 +103,8 @@ class WhatIfDocument(Document):
 
     def set_value(self, slider: int, value: float) -> None:
         """Move a slider to a value."""
-        if slider == 2:
-            self.knobs = replace(self.knobs, top_k=int(value))
-        else:
-            self.knobs = replace(self.knobs, **{("temperature", "top_p", "", "min_p")[slider]: value})
+        temperature, top_p, top_k, min_p = (value if i == slider else own for i, own in enumerate(self.values))
+        self.knobs = Knobs(temperature, top_p, int(top_k), min_p)
         self._steps = []
 
     def step(self, steps: int) -> None:
