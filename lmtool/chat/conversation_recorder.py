@@ -12,8 +12,10 @@ from lmtool.errors import FileError
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.trace.events import Turn as TurnEvent
 from lmtool.trace.header import Header
+from lmtool.trace.reader import TraceReader
 from lmtool.trace.record_session import Recording, new_clock, recorders
 from lmtool.trace.redaction import without_keys
+from lmtool.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,16 +105,20 @@ class ConversationRecorder:
             await self._recording.close()
 
     async def copy_to(self, path: Path) -> None:
-        """Copy the trace as far as it is. Raises `FileError`."""
+        """Copy the trace as far as it is, as a complete one. Raises `FileError`."""
         if self._recording is None or self.path is None:
             raise FileError("there is no trace of this conversation yet", "send a prompt first")
         await self._recording.flush()
+        reader = TraceReader(self.path)
+        writer = TraceWriter(path, reader.header)
         try:
-            data = self.path.read_bytes()
-            with path.open("xb") as file:
-                file.write(data)
+            for event in reader:
+                writer.write(event)
+            writer.close(self._clock())
         except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror}", "choose another name") from None
+            raise FileError(f"cannot write {path}: {error.strerror}", "choose another place") from None
+        finally:
+            writer.abandon()
 
     def _open(self, title: str, model: str) -> None:
         folder, now = make_private(conversations_folder()), datetime.now(UTC)

@@ -21,6 +21,7 @@ from lmtool.chat.conversation_store import (
 from lmtool.chat.turns import Turn, TurnTree
 from lmtool.errors import FileError
 from lmtool.trace.events import Frame
+from lmtool.trace.events import Turn as TurnEvent
 from lmtool.trace.reader import TraceReader
 
 SECRET = "sk-abcdefghijklmnopqrstuvwxyz"
@@ -157,8 +158,11 @@ async def test_copy(tmp_path: Path) -> None:
     recorder.begin(tree, "p", "m")
     recorder.turn(tree.add(turn(1)))
     await recorder.copy_to(tmp_path / "copy.lmtp.jsonl")
-    assert read_turns(tmp_path / "copy.lmtp.jsonl").head == 1
-    with pytest.raises(FileError, match="cannot write"):
+    copy = TraceReader(tmp_path / "copy.lmtp.jsonl")
+    assert [turn.facts["number"] for turn in copy if isinstance(turn, TurnEvent)] == [1]
+    assert copy.ending is not None
+    assert copy.ending.state == "complete"
+    with pytest.raises(FileError, match="exists already"):
         await recorder.copy_to(tmp_path / "copy.lmtp.jsonl")
     await recorder.close()
 
