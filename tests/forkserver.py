@@ -38,7 +38,7 @@ HEAVY = (
 )  # fmt: skip
 """What servers import. Not grpc, which cannot be forked."""
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "TYPER_", "LC_",
-                 "LANG", "HF_", "TRANSFORMERS_")  # fmt: skip
+                 "LANG", "HF_", "TRANSFORMERS_", "SSL_")  # fmt: skip
 """Beginnings of variables that the interpreter or a package reads once: where one differs, a fresh process starts."""
 LMTOOL = ("-m", "lmtool")
 LONGEST_REQUEST = 1 << 17

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
     from lmtool.resuming import ResumeOptions
     from lmtool.terminal import Output
     from lmtool.types import SamplingParams
-
-
-_LABEL_COLUMNS = 6
-"""Left for the number in front of a line, where several answers run."""
-_NARROWEST_FOOTER = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +341,7 @@ class Repl:
         self._remember(record)
         footer = self._footer(record, running)
         if self._styled.out.terminal:
-            self._interleaver.close(record.index, *self._wrapped(footer))
+            self._interleaver.close(record.index, *footer)
             return
         self._interleaver.close(record.index)
         for text, style in footer:
@@ -374,11 +368,6 @@ class Repl:
         elif record.finish_reason == "length":
             footer.append((f"(cut at {running.sampling.max_tokens} tokens; /continue goes on)", "2"))
         return footer
-
-    def _wrapped(self, footer: list[Piece]) -> list[Piece]:
-        """The lines between words, with room for a label."""
-        width = max(_NARROWEST_FOOTER, (self._console.columns or _NARROWEST_FOOTER) - _LABEL_COLUMNS)
-        return [(line, style) for text, style in footer for line in textwrap.wrap(text, width) or [""]]
 
     def _ask(self) -> None:
         self._console.prompt(f"{self._last_index + 1}> ")

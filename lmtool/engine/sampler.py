@@ -76,7 +76,7 @@ class Row:
     """How many alternatives to give; None gives none at all."""
     seed: int = 0
     position: int = 0
-    """Index in the stream of the token to be sampled."""
+    """Index of the token to be sampled, counted from the prompt's first."""
     barred: Collection[int] = ()
     """Ids that may not be sampled now: eos and stop ids before `min_tokens`."""
     known_ids: Collection[int] = ()

@@ -8,8 +8,8 @@ _MASK = (1 << 64) - 1
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that depends on nothing but its arguments.
 
-    seed: of the stream. position: index in the stream of the token to be sampled. Two rounds of the SplitMix64
-    finalizer (Steele, Lea and Flood, OOPSLA 2014), 53 bits of it.
+    seed: of the stream. position: index of the token to be sampled, counted from the prompt's first. Two rounds of
+    the SplitMix64 finalizer (Steele, Lea and Flood, OOPSLA 2014), 53 bits of it.
     """
     return (_mix(_mix(seed & _MASK) + position + 1) >> 11) * 2.0**-53
 

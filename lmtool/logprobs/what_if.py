@@ -293,7 +293,7 @@ def _sum_of_largest(
 
 
 def draw(step: WhatIf[int], number: float) -> Draw[int]:
-    """What the engine would have drawn. number: the stream's uniform number at this position, see `uniform`."""
+    """What the engine would have drawn. number: the stream's uniform number there, see `uniform`."""
     pairs = sorted(
         (token, weight)
         for chance, weight in zip(step.chances, step.weights, strict=True)

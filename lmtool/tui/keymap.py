@@ -47,6 +47,9 @@ ACTIONS: tuple[Action[ActionContext], ...] = (
            lambda app: navigation.surprising(app, -1), panes="tokens"),
     Action("least_likely", ("u",), "Least likely", "to the least likely token of the stream",
            navigation.least_likely, panes="tokens", footer="tokens"),
+    Action("what_if", ("W",), "What if", "another temperature, top-p, top-k, min-p over what was recorded: who stays, "
+           "what the seed would have drawn", navigation.what_if, panes="tokens detail", footer="tokens detail",
+           synonyms="sampling resample nucleus seed sliders"),
     Action("threshold", ("t",), "Threshold", "how many bits make a token surprising",
            navigation.threshold, panes="tokens", value=Value("threshold", "BITS", values.set_threshold)),
     Action("first", ("g", "home"), "First", "to the first row",

@@ -20,6 +20,7 @@ TIPS = (
     "{pause} stops the screen, not the recording; {frame_back} and {frame_on} go frame by frame",
     "{heat} colours by another figure: surprisal, entropy, rank, the gap in time",
     "{palette} runs what is typed, such as  heat entropy  or  export answer.html",
+    "{what_if} asks what another temperature or top-p would have left, and where this seed would have gone",
     "{score} has a stream's tokens scored, as they are or edited",
     "{record} writes everything from now on to a trace that opens here again",
     "{raw} shows the whole frame that brought a token",

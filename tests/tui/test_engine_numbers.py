@@ -14,11 +14,13 @@ import torch
 import transformers
 
 from lmtool.logprobs.numbers import format_probability
+from lmtool.logprobs.what_if import Knobs
 from lmtool.text.tokenizer import load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.tui.app import InspectorApp
 from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.detail import DetailDocument
+from lmtool.tui.documents.what_if import WhatIfDocument
 from lmtool.tui.event_store import EventStore
 from lmtool.tui.options import InspectorOptions
 from lmtool.tui.screens.dialogs import ReadingScreen
@@ -286,6 +288,29 @@ def _is_drawn(seen: Seen, row: int, true: torch.Tensor) -> None:
 def _near(lines: Sequence[str], pattern: str, p: float) -> bool:
     found = next(match for line in lines if (match := re.search(pattern, line)) is not None)
     return found[1] in {format_probability(max(0.0, min(1.0, p * (1 + shift)))) for shift in (-NEAR, 0, NEAR)}
+
+
+async def test_what_if_is_what_the_server_does(embedded: str, engine: Engine) -> None:
+    """With other parameters and the same seed the server leaves the stream where that was foretold without it."""
+    async with inspecting(embedded, engine) as seen:
+        first = await seen.generate(Case("", "raw", {"temperature": 1.0, "top_logprobs": 100}).request())
+        foretold = WhatIfDocument(seen.app.view, first, UNICODE)
+        for knobs in (Knobs(0.6), Knobs(1.4), Knobs(1.0, 0.8), Knobs(1.0, 1.0, 3), Knobs(1.0, 1.0, 0, 0.2)):
+            foretold.knobs, foretold._steps = knobs, []
+            while foretold.advance(1.0):
+                pass
+            assert not foretold.no_draws
+            changes = {name: getattr(knobs, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+            other = await seen.generate(Case("", "raw", {**changes, "top_logprobs": 1}).request())
+            pairs = list(zip(seen.ids(first), seen.ids(other), foretold._steps, strict=True))
+            parting = next((i for i, (one, two, _) in enumerate(pairs) if one != two), None)
+            for _, token, drawn in pairs[: len(pairs) if parting is None else parting + 1]:
+                assert drawn is not None
+                assert drawn.token in (token, None)
+                assert token in drawn.possible or drawn.other
+            place = foretold.first_other()
+            assert place is None or place == parting or drawn.token is None
+            assert sum(drawn.token is None for _, _, drawn in pairs) < len(pairs) / 4
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -147,7 +147,7 @@ async def _beside_load(
     showing = asyncio.create_task(_show(report, watch, good, show, began))
     try:
         async with _loading(report, report.bench.seed, report.tally) as loading:
-            await _until(report.bench.seconds, stop, loading, running, showing)
+            await _until(report.bench.seconds, stop, loading, running, showing, sent=report.tally)
         report.interrupted = stop.is_set()
     finally:
         for task in (running, showing):

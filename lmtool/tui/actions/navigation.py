@@ -13,9 +13,11 @@ from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.frames import indented
 from lmtool.tui.documents.key_help import help_lines
 from lmtool.tui.documents.list import ListDocument, text_document
+from lmtool.tui.documents.what_if import WhatIfDocument
 from lmtool.tui.runs import Run, visible
 from lmtool.tui.screens.dialogs import AskScreen
 from lmtool.tui.screens.finder import FinderScreen
+from lmtool.tui.screens.what_if import WhatIfScreen
 from lmtool.tui.view import View
 
 if TYPE_CHECKING:
@@ -56,6 +58,19 @@ def least_likely(app: ActionContext) -> None:
     """To the least likely token of the stream."""
     if not app.view.least_likely():
         app.say("this stream has no logprobs")
+
+
+def what_if(app: ActionContext) -> None:
+    """Other sampling parameters over what was recorded of the stream under the cursor."""
+    stream = app.view.current
+    if stream is None or app.view.token is None:
+        app.say("no token yet")
+        return
+    if app.view.row is None:  # what arrives meanwhile must not move what is looked at
+        app.view.choose_token(app.view.token)
+    app.push_screen(
+        WhatIfScreen(app.view, WhatIfDocument(app.view, stream, app.glyphs), app.looks), lambda _: app.main.tie()
+    )
 
 
 def threshold(app: ActionContext) -> None:
