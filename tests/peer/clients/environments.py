@@ -16,7 +16,7 @@ PYTHON = {
     "anthropic": ("anthropic==2.12.0",),
     "litellm": ("litellm==1.106.2", "mcp"),  # without mcp its responses fail
     "langchain": ("langchain-openai==1.7.3", "langchain-anthropic==1.7.7"),
-    "instructor": ("instructor==1.17.0", "anthropic"),
+    "instructor": ("instructor==1.17.0", "anthropic==2.12.0"),
     "pydantic_ai": ("pydantic-ai-slim[openai,anthropic]==2.68.0",),
     "openai_agents": ("openai-agents==0.24.0",),
     "llama_index": (
