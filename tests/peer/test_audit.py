@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -60,23 +61,26 @@ def listening(name: str, module: str, *words: str, ready: str = "/health") -> It
         port = free.getsockname()[1]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1"}
     command = [python, "-m", module, *words, "--port", str(port)]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _wait(f"http://127.0.0.1:{port}{ready}", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            if not _ready(f"http://127.0.0.1:{port}{ready}", process):
+                log.seek(0)
+                pytest.fail(f"the server did not start:\n{log.read()[-3000:]}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
 
 
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
+def _ready(url: str, process: subprocess.Popen[bytes]) -> bool:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
             if answer.status == 200:
-                return
+                return True
         time.sleep(0.5)
-    pytest.fail("the server did not start")
+    return False
 
 
 def test_lmql(lmtool: Run, lmqls_server: int, tiny_gpt2: Path, tmp_path: Path) -> None:
