@@ -57,9 +57,7 @@ def surprising(app: ActionContext, direction: int) -> None:
 def uncertain(app: ActionContext, steps: int) -> None:
     """To the most uncertain token of the stream, to the next most, or for -1 back up."""
     by = app.view.uncertainty
-    if app.view.uncertain(steps):
-        app.say(f"by {by}; {app.keys.sign('palette')} uncertain surprisal|entropy|margin goes by another figure")
-    else:
+    if not app.view.uncertain(steps):
         app.say("this stream has no logprobs" if by == "surprisal" else f"no token of this stream has a known {by}")
 
 
