@@ -44,6 +44,7 @@ class PageToken:
 class PageStream(Stream):
     """A stream as a column of a page."""
 
+    source: str = ""
     prompt: str = ""
     text: StreamText | None = None
     tokens: list[PageToken] = field(default_factory=list)
@@ -60,9 +61,14 @@ class Page:
     _names: dict[int, str] = field(default_factory=dict)
     """Texts of token ids."""
     _count: int = 0
+    _source: str = ""
 
-    def read(self, events: Iterable[Event]) -> None:
-        """Take the events of a trace. Raises `UsageError` for more tokens than a page may have."""
+    def read(self, events: Iterable[Event], source: str = "") -> None:
+        """Take the events of a trace. Raises `UsageError` for more tokens than a page may have.
+
+        source: what its streams are said to be of, such as the file; empty: nothing.
+        """
+        self._source = source
         answers = Answers(self._begin)
         for event in events:
             for step in answers.follow(event):
@@ -76,6 +82,7 @@ class Page:
 
     def _begin(self, started: RequestStarted, index: int, choice: int) -> PageStream:
         stream = new_stream(PageStream, started, index, choice)
+        stream.source = self._source
         if index >= 0 and (not self.labels or stream.label in self.labels):
             self.columns.append(stream)
         return stream
@@ -104,12 +111,12 @@ class Page:
             script=SCRIPT,
             summary=_escaped(_summary(shown, equal)),
             heat=_escaped(self.heat),
-            legend="".join(f'<span class="h{step}">{_escaped(label)}</span>' for label, step in legend(self.heat)),
+            legend="".join(_legend(self.heat, differs=equal is not None)),
             streams="".join(piece for stream in shown for piece in self._column(stream, equal)),
         )
 
     def _column(self, stream: PageStream, equal: int | None) -> Iterator[str]:
-        yield f"<section><h2>{_escaped(' '.join(filter(None, (stream.label, stream.model))))}</h2>"
+        yield f"<section><h2>{_escaped(' '.join(filter(None, (stream.source, stream.label, stream.model))))}</h2>"
         if stream.prompt:
             yield f"<blockquote>{_escaped(stream.prompt)}</blockquote>"
         yield '<p class="text">'
@@ -140,6 +147,13 @@ class Page:
         if isinstance(token, int):
             return repr(self._names[token]) if token in self._names else f"#{token}"
         return repr(token) if isinstance(token, str) else f"⟨{token.hex(' ')}⟩"
+
+
+def _legend(heat: HeatMode, *, differs: bool) -> Iterator[str]:
+    for label, step in legend(heat):
+        yield f'<span class="h{step}">{_escaped(label)}</span>'
+    if differs:
+        yield ' <span class="differs">first difference</span>'
 
 
 def _equal_tokens(streams: Sequence[PageStream]) -> int | None:

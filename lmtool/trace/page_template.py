@@ -12,7 +12,7 @@ PAGE = """<!doctype html>
 {style}</style>
 <h1>{title}</h1>
 <p>{summary}</p>
-<p class="legend">{heat} {legend} <span class="differs">first difference</span></p>
+<p class="legend">{heat} {legend}</p>
 <p class="keys">Point at a token for its alternatives. Keys: ← → token · ↑ ↓ stream · n N next less likely than 1 in 10 · Home End</p>
 <main>
 {streams}

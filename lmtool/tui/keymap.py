@@ -8,6 +8,7 @@ from lmtool.logprobs.heat import MODES
 from lmtool.tui.action import EVERY, FIRST, Action, Value
 from lmtool.tui.actions import exports, navigation, requests, values
 from lmtool.tui.actions.values import PALETTES, inspect_with
+from lmtool.tui.measures import UNCERTAINTIES
 from lmtool.tui.view import VIEWS
 
 if TYPE_CHECKING:
@@ -45,8 +46,12 @@ ACTIONS: tuple[Action[ActionContext], ...] = (
            lambda app: navigation.surprising(app, 1), panes="tokens", footer="tokens"),
     Action("surprising_back", ("N",), "Surprising before", "to the surprising token before",
            lambda app: navigation.surprising(app, -1), panes="tokens"),
-    Action("least_likely", ("u",), "Least likely", "to the least likely token of the stream",
-           navigation.least_likely, panes="tokens", footer="tokens"),
+    Action("least_likely", ("u",), "Uncertain", "to the most uncertain token of the stream; again: to the next most",
+           lambda app: navigation.uncertain(app, 1), panes="tokens", footer="tokens",
+           synonyms="least likely surprisal entropy",
+           value=Value("uncertain", "|".join(UNCERTAINTIES), values.set_uncertainty)),
+    Action("more_uncertain", ("U",), "Uncertain before", "back to the more uncertain token",
+           lambda app: navigation.uncertain(app, -1), panes="tokens"),
     Action("what_if", ("W",), "What if", "another temperature, top-p, top-k, min-p over what was recorded: who stays, "
            "what the seed would have drawn", navigation.what_if, panes="tokens detail", footer="tokens detail",
            synonyms="sampling resample nucleus seed sliders"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.errors import LmtoolError
 from lmtool.logprobs import heat
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from lmtool.tui.event_store import Lines
     from lmtool.tui.state import State
 
+Uncertainty: TypeAlias = Literal["surprisal", "entropy", "margin"]
+"""What makes a token uncertain: that it was unlikely; that many were possible; that two were nearly as likely."""
+UNCERTAINTIES: tuple[Uncertainty, ...] = get_args(Uncertainty)
 _CACHED_FRAMES = 512
 """Frames of which the alternatives stay in memory."""
 _EARLIER = 64
@@ -112,6 +115,20 @@ class Measures:
     def entropy(self, row: int) -> tuple[float, float] | None:
         """Bounds of a token's entropy in bits; None where it had no alternatives, or they make no distribution."""
         return self.distribution(row).entropy(self.state.vocab_size) if self._as_sent(row) else None
+
+    def margin(self, row: int) -> float | None:
+        """How much likelier the best alternative was than the second, 0 to 1; None where fewer than two were sent."""
+        top = self.distribution(row).top
+        if len(top) < 2 or not self.distribution(row).is_normalised:
+            return None
+        return probability(top[0][1]) - probability(top[1][1])
+
+    def uncertainty(self, row: int, by: Uncertainty) -> float | None:
+        """A figure that is larger the less certain a token was: bits, or the margin below 0; None where not known."""
+        if by == "margin":
+            margin = self.margin(row)
+            return None if margin is None else -margin
+        return self.heat(row, by)
 
     def gap(self, row: int) -> float | None:
         """Milliseconds between a token and the stream's token before it; None for the first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
@@ -15,13 +14,18 @@ from lmtool.tui.options import Mode
 from lmtool.tui.token_filter import StreamFacts, TokenFilter
 
 if TYPE_CHECKING:
+    from array import array
+
     from lmtool.trace.filter import Filter
     from lmtool.tui.event_store import Lines
+    from lmtool.tui.measures import Uncertainty
     from lmtool.tui.state import State
     from lmtool.tui.streams import Stream
 
 VIEWS: tuple[Mode, ...] = get_args(Mode)
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
+LOOKED_AT = 2000
+"""Tokens whose alternatives are read for one key."""
 THRESHOLDS = UPPER["surprisal"][1:]
 """Bits from which on a token is surprising."""
 
@@ -63,6 +67,10 @@ class View:
     """Moments that the user marked."""
     measures: Measures = field(init=False)
     """Of the tokens of the state."""
+    uncertainty: Uncertainty = "surprisal"
+    """What `uncertain` goes by."""
+    _uncertain: tuple[int | None, int] = (None, 0)
+    """The token that `uncertain` went to last, and its place among all."""
     _token_filter: TokenFilter | None = None
 
     def __post_init__(self) -> None:
@@ -258,14 +266,25 @@ class View:
             place += direction
         return False
 
-    def least_likely(self) -> bool:
-        """To the least likely token of the stream under the cursor; whether there is one with a logprob."""
-        stream, tokens = self.current, self.state.tokens
-        rows = stream.rows[: stream.count(self.token_count)] if stream is not None else array("i")
-        with_logprob = [row for row in rows if not math.isnan(tokens.logprobs[row])]
-        if with_logprob:
-            self.choose_token(min(with_logprob, key=tokens.logprobs.__getitem__))
-        return bool(with_logprob)
+    def uncertain(self, steps: int) -> bool:
+        """To the most uncertain token of the stream under the cursor; from there to the next most, or for -1 back up.
+
+        False where no token has the figure, see `uncertainty`. What needs alternatives looks at the latest `LOOKED_AT`.
+        """
+        stream = self.current
+        if stream is None:
+            return False
+        count = stream.count(self.token_count)
+        first = 0 if self.uncertainty == "surprisal" else max(0, count - LOOKED_AT)
+        figures = {row: self.measures.uncertainty(row, self.uncertainty) for row in stream.rows[first:count]}
+        ranked = sorted((-value, row) for row, value in figures.items() if value is not None)
+        if not ranked:
+            return False
+        row, place = self._uncertain
+        place = min(len(ranked) - 1, max(0, place + steps)) if row == self.row and row is not None else 0
+        self.choose_token(ranked[place][1])
+        self._uncertain = self.row, place
+        return True
 
     def end(self) -> None:
         """To the last token, and along with new ones."""

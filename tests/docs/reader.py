@@ -144,7 +144,7 @@ class Reader:
         words = shlex.split(source, comments=True)[1:]
         around = {name: value for name, value in self.environment.items() if name != "COLUMNS"}
         with terminal(*words, program=PROGRAM, cwd=self.folder, **around) as screen:
-            screen.until("Interleaved")
+            screen.until("1 Streams")
             screen.press("q")
             assert screen.end() == 0, screen.text
 

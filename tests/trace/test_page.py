@@ -90,9 +90,12 @@ def test_prompts() -> None:
 def test_comparison() -> None:
     """Of two streams, from one trace or two, the first difference is marked."""
     page_of_two = Page()
-    page_of_two.read([VOCAB, request(1), *answer(1, (1, -1.0), (2, -1.0))])
-    page_of_two.read([VOCAB, request(1), *answer(1, (1, -1.0), (3, -1.0))])
+    page_of_two.read([VOCAB, request(1), *answer(1, (1, -1.0), (2, -1.0))], "before.lmtp.jsonl")
+    page_of_two.read([VOCAB, request(1), *answer(1, (1, -1.0), (3, -1.0))], "after.lmtp.jsonl")
     text = page_of_two.html("Two")
+    assert [text.index(f"<h2>{name}.lmtp.jsonl 1/1") for name in ("before", "after")]
+    assert "first difference" in text
+    assert "first difference" not in made(request(1), *answer(1, (1, -1.0)))
     assert "2 streams · 4 tokens · equal for 1 tokens" in text
     assert [str(token["class"]).endswith("differs") for token in Elements(text).tokens] == [False, True, False, True]
     assert "<title>Two</title>" in text

@@ -66,7 +66,7 @@ class TestList:
         ("query", "name"),
         [
             ("fork", "branch"), ("diff", "compare"), ("screenshot", "snapshot"), ("grep", "filter"), ("color", "heat"),
-            ("save html", "export"), ("lklst", "least_likely"), ("next surprising", "surprising"), ("reroll", "branch"),
+            ("save html", "export"), ("ncrtn", "least_likely"), ("next surprising", "surprising"), ("reroll", "branch"),
             ("clipboard", "copy"), ("go to second", "seek"), ("theme", "theme"), ("json", "raw"), ("exit", "quit"),
         ],
     )  # fmt: skip
@@ -155,8 +155,8 @@ class TestScreen:
     async def test_find_and_run(self, size: tuple[int, int], key: str) -> None:
         """Typing finds an action, enter runs it, at every size; its key stands beside it."""
         async with watching(size=size) as seen:
-            await seen.press(key, *"least")
-            assert any("u Least likely" in row for row in seen.rows())
+            await seen.press(key, *"uncert")
+            assert any("u Uncertain" in row for row in seen.rows())
             await seen.press("enter")
             assert seen.app.screen is seen.app.main
             assert seen.app.view.token == 2

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from lmtool.trace.filter import parse
 from lmtool.tui.event_store import EventStore
+from lmtool.tui.measures import UNCERTAINTIES, Uncertainty
 from lmtool.tui.view import SPEEDS, THRESHOLDS, VIEWS, View
 from tests.trace.conftest import generate, token, tokens
-from tests.tui.scripted import conversation
+from tests.tui.scripted import conversation, event, request
+from tests.tui.states import view_of
 
 
 def watching(*, live: bool = True) -> tuple[View, EventStore]:
@@ -169,17 +171,52 @@ def test_surprising_tokens() -> None:
     assert view.threshold == THRESHOLDS[0]
 
 
-def test_the_least_likely_token() -> None:
-    """It is found among what is seen; without logprobs there is none."""
+def test_uncertain_tokens() -> None:
+    """The most uncertain among what is seen, then the next most, and back up; without logprobs there is none."""
     view, _ = watching()
-    assert view.least_likely()
+    assert view.uncertain(1)
+    assert view.row == 2
+    order = [view.row]
+    for _ in range(4):
+        view.uncertain(1)
+        order.append(view.row)
+    logprobs = [view.state.tokens.logprobs[row] for row in order if row is not None]
+    assert logprobs == sorted(logprobs)
+    assert len(set(order)) == 5
+    view.uncertain(-1)
+    assert view.row == order[-2]
+    view.choose_token(5)
+    view.uncertain(-1)
     assert view.row == 2
     view.seek(0.45)
-    assert view.least_likely()
+    assert view.uncertain(1)
     assert view.row == 0
     spool = EventStore()
     spool.feed([generate(0.0), tokens(0.1, token(1) | {"logprob": None})])
-    assert not View(spool.state, spool).least_likely()
+    for by in UNCERTAINTIES:
+        none = View(spool.state, spool)
+        none.uncertainty = by
+        assert not none.uncertain(1)
+
+
+@pytest.mark.parametrize("by", ["entropy", "margin"])
+def test_uncertain_by_other_figures(by: Uncertainty) -> None:
+    """By entropy where many tokens were possible, by margin where two were nearly as likely."""
+    view = view_of([
+        request(0.0, 1),
+        *(
+            event(i / 10, "<", "TOKEN", [{"token": 5 + i, "stream_id": 1, "logprob": math.log(top[0]),
+                  "finish_reason": None, "top_logprobs": {str(5 + i + k): math.log(p) for k, p in enumerate(top)}}])
+            for i, top in enumerate(((0.5, 0.1, 0.1), (0.45, 0.44, 0.1), (0.9, 0.05, 0.04)), 1)
+        ),
+    ])  # fmt: skip
+    view.uncertainty = by
+    rows = []
+    for _ in range(3):
+        assert view.uncertain(1)
+        rows.append(view.row)
+    assert rows == ([0, 1, 2] if by == "entropy" else [1, 0, 2])
+    assert [round(view.measures.margin(row) or 0, 2) for row in range(3)] == [0.4, 0.01, 0.85]
 
 
 def test_one_stream_only() -> None:
@@ -279,7 +316,7 @@ KEYS = st.sampled_from([
     ("step_frame", (1,)), ("step_frame", (-1,)),
     ("faster", (1,)), ("move_stream", (1,)), ("move_stream", (-1,)), ("follow_stream", ()), ("mark_stream", ()),
     ("move_token", (1,)), ("move_token", (-1,)), ("move_row", (2,)), ("move_row", (-1,)), ("surprising", (1,)),
-    ("surprising", (-1,)), ("least_likely", ()), ("end", ()), ("move_bar", (1,)), ("move_frame", (1,)),
+    ("surprising", (-1,)), ("uncertain", (1,)), ("end", ()), ("move_bar", (1,)), ("move_frame", (1,)),
     ("move_frame", (-2,)), ("next_heat", ()), ("next_mode", ()), ("next_threshold", ()),
     ("mark_moment", ()),
     ("next_mark", ()), ("tick", (0.3,)), ("filter_more", ()), ("set_filter", (parse("p<.5 | err"),)),

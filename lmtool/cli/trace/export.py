@@ -55,7 +55,8 @@ def _page(page: Page, readers: list[TraceReader]) -> Page:
     from lmtool.errors import UsageError
 
     for reader in readers:
-        page.read(event for _, event in reader.with_offsets(whole=True))
+        name = reader.path.name if len(readers) > 1 else ""
+        page.read((event for _, event in reader.with_offsets(whole=True)), name)
     if not page.columns:
         names = ", ".join(sorted(page.labels))
         raise UsageError(

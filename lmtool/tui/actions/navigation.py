@@ -54,10 +54,11 @@ def surprising(app: ActionContext, direction: int) -> None:
         app.say(f"no token above {limit} {way} this one in its stream; {key} changes the threshold")
 
 
-def least_likely(app: ActionContext) -> None:
-    """To the least likely token of the stream."""
-    if not app.view.least_likely():
-        app.say("this stream has no logprobs")
+def uncertain(app: ActionContext, steps: int) -> None:
+    """To the most uncertain token of the stream, to the next most, or for -1 back up."""
+    by = app.view.uncertainty
+    if not app.view.uncertain(steps):
+        app.say("this stream has no logprobs" if by == "surprisal" else f"no token of this stream has a known {by}")
 
 
 def what_if(app: ActionContext) -> None:

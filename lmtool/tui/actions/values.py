@@ -12,6 +12,7 @@ from lmtool.tui import exports
 from lmtool.tui.actions.exports import is_recording, record_into, save_snapshot
 from lmtool.tui.actions.requests import no_scoring, no_server
 from lmtool.tui.event_store import TraceFile
+from lmtool.tui.measures import UNCERTAINTIES
 from lmtool.tui.view import SPEEDS, VIEWS
 
 if TYPE_CHECKING:
@@ -73,6 +74,12 @@ def set_palette(app: ActionContext, value: str) -> None:
 def set_theme(app: ActionContext, value: str) -> None:
     """Use this theme. Raises `UsageError`."""
     app.theme = _one_of(value, sorted(app.available_themes), "theme")
+
+
+def set_uncertainty(app: ActionContext, value: str) -> None:
+    """Go to uncertain tokens by this figure. Raises `UsageError`."""
+    name = _one_of(value, UNCERTAINTIES, "uncertainty")
+    app.view.uncertainty = next(one for one in UNCERTAINTIES if one == name)
 
 
 def set_threshold(app: ActionContext, value: str) -> None:

@@ -43,6 +43,7 @@ WORDS: tuple[Word, ...] = (
          "tokens detail"),
     Word("entropy", "how open the choice was, in bits: 0 is settled, 3 is like eight equal tokens; a range, because "
          "what was not sent may be a few large pieces or spread over the whole vocabulary", "tokens detail"),
+    Word("margin", "how much likelier the best token was than the second: 1 is settled, 0 is a tie", "tokens"),
     Word("mass", "probability of the sent alternatives together", "detail"),
     Word("other", "all tokens that the server did not send", "detail"),
     Word("heat", "what the colours of tokens say; the scale stands below the tokens", "tokens"),

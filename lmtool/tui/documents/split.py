@@ -53,6 +53,8 @@ class SplitDocument(ViewDocument):
         self._shape = Grid(1, 1)
         self._begins: list[int] = []
         """Of each stream the line of its text that is shown first."""
+        self._heights: list[int] = []
+        """Lines of the text of each."""
         self._columns = 0
 
     def streams(self, columns: int) -> list[Stream]:
@@ -69,7 +71,8 @@ class SplitDocument(ViewDocument):
         """As many lines as the pane has; which streams they show is decided here, for `line`."""
         self._columns, self._shown = columns, self.streams(columns)
         self._shape = grid(len(self._shown), columns, self.rows)
-        self._begins = [self._begin(stream, *self._room(i)) for i, stream in enumerate(self._shown)]
+        self._heights = [self._text.lines(stream, self._room(i)[0]) for i, stream in enumerate(self._shown)]
+        self._begins = [self._begin(i, *self._room(i)) for i in range(len(self._shown))]
         return max(2, self.rows)
 
     def _room(self, place: int) -> tuple[int, int]:
@@ -80,9 +83,11 @@ class SplitDocument(ViewDocument):
         last = place // across == down - 1
         return columns, (rows - high * (down - 1) if last else high) - 1
 
-    def _begin(self, stream: Stream, columns: int, rows: int) -> int:
+    def _begin(self, place: int, columns: int, rows: int) -> int:
         """The end of its text, or the cursor's line with what follows."""
-        last = self._text.lines(stream, columns) - 1
+        stream, last = self._shown[place], self._heights[place] - 1
+        if self._view.row is None or stream.index != self._view.stream:
+            return max(0, last - rows + 1)
         return max(0, min(last - rows + 1, self._text.anchor_of(stream, columns) - rows // 2))
 
     def text_rows(self, columns: int, most: int) -> int:
@@ -137,9 +142,6 @@ class SplitDocument(ViewDocument):
 
     def _part(self, place: int, y: int, columns: int, rows: int) -> Line:
         y += self._begins[place]
-        stream = self._shown[place]
-        return (
-            self._text.line_of(stream, y, columns)
-            if y < min(self._begins[place] + rows, self._text.lines(stream, columns))
-            else []
-        )
+        if y >= min(self._begins[place] + rows, self._heights[place]):
+            return []
+        return self._text.line_of(self._shown[place], y, columns)

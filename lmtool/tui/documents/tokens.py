@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 ROOMY = 44
 """Columns from which on each token's figure is shown beside it."""
+WIDE = 96
+"""Columns from which on the table has entropy and margin."""
 _UNITS = {"surprisal": "b", "entropy": "b", "gap": "ms"}
 
 
@@ -99,7 +101,8 @@ class TableDocument(ViewDocument):
         stream = self._view.current
         if y == 0 or stream is None:
             words = (pad("#", 5, right=True), pad("id", 7, right=True), pad("token", 14))
-            return fitted([Run(f" {' '.join(words)}     p   bits rank  alternatives", "title")], columns)
+            more = " entropy margin" if columns >= WIDE else ""
+            return fitted([Run(f" {' '.join(words)}     p   bits{more} rank  alternatives", "title")], columns)
         return self._token(stream.rows[y - 1], y - 1, columns) if y < self.height(columns) else []
 
     def _token(self, row: int, position: int, columns: int) -> Line:
@@ -110,7 +113,8 @@ class TableDocument(ViewDocument):
         surprisal = "" if logprob is None else numbers.figure(bits(logprob))
         text = visible(view.state.texts.quote_row(row), blanks=view.show_blanks)
         lead, number = self._glyphs.cursor if here else " ", pad(str(token) if token >= 0 else "", 7, right=True)
-        figures = f"{pad(p, 5, right=True)} {pad(surprisal, 6, right=True)} {pad(str(rank or ''), 4, right=True)}"
+        more = f" {self._entropy(row)} {self._margin(row)}" if columns >= WIDE else ""
+        figures = f"{pad(p, 5, right=True)} {pad(surprisal, 6, right=True)}{more} {pad(str(rank or ''), 4, right=True)}"
         return fitted(
             [
                 Run(f"{lead}{position:5} {number} ", here, row),
@@ -120,3 +124,15 @@ class TableDocument(ViewDocument):
             ],
             columns,
         )
+
+    def _entropy(self, row: int) -> str:
+        """A number, or both bounds."""
+        bounds = self._view.measures.entropy(row)
+        if bounds is None:
+            return " " * 7
+        low, high = (numbers.figure(bound) for bound in bounds)
+        return pad(low if low == high else f"{low}…{high}", 7, right=True)
+
+    def _margin(self, row: int) -> str:
+        margin = self._view.measures.margin(row)
+        return pad("" if margin is None else numbers.format_probability(margin), 6, right=True)
