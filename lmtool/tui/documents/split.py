@@ -96,8 +96,10 @@ class SplitDocument(ViewDocument):
         if not listed:
             return 1
         shape, shown = grid(listed, columns, most), self.streams(columns)
-        each = columns // shape.across - 1
-        heights = [1 + self._text.lines(stream, each) for stream in shown]
+        each, last = columns // shape.across, shape.across - 1
+        rooms = [each - 1 if i % shape.across < last else columns - each * last for i in range(len(shown))]
+        # The widths that are drawn: lines of another width would be laid out anew each time.
+        heights = [1 + self._text.lines(stream, room) for stream, room in zip(shown, rooms, strict=True)]
         bands = [heights[i : i + shape.across] for i in range(0, len(heights), shape.across)]
         return min(most, sum(map(max, bands)))
 
