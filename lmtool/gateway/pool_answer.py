@@ -204,6 +204,7 @@ class PoolAnswer:
             member.count(outcome)
             if outcome is None and not self._begun:
                 member.health.release(probe=probe)
+                self.attempts.append(Attempt(member.id, "cancelled", _ms(self.pool.clock() - began)))
         if outcome is OK:
             self._finish(number, began)
 

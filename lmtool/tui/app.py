@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import sys
-import termios
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -25,6 +24,7 @@ from lmtool.tui.actions.context import ActionContext
 from lmtool.tui.documents.key_help import keys_line, message_lines
 from lmtool.tui.event_store import EventStore, TraceFile
 from lmtool.tui.keymap import ACTIONS
+from lmtool.tui.lost_terminal import discard_lost_output, terminal_is_lost
 from lmtool.tui.screens.main import MainScreen
 from lmtool.tui.tips import next_tip, tips_file
 
@@ -160,9 +160,7 @@ class InspectorApp(ActionContext):
 
     def _leave_lost_terminal(self) -> None:
         """End where the terminal has gone without a signal (it was not ours to control): reads of it return at once."""
-        try:
-            termios.tcgetattr(sys.__stdin__ or 0)
-        except (OSError, ValueError, termios.error):
+        if terminal_is_lost():
             self.exit(128 + signal.SIGHUP)
 
     async def action_quit(self) -> None:
@@ -331,6 +329,7 @@ async def run_inspector(
         app = InspectorApp(lines, source, options, other)
         code = await app.run_async()
     finally:
+        discard_lost_output()
         if source is not None:
             await source.close()
         lines.close()

@@ -69,6 +69,7 @@ async def test_whole_answers(path: str, body: dict[str, Any]) -> None:
         error = reply.get("error", reply)
         assert OVER_WORDS in error["message"]
         assert "timeout" in (error.get("name"), error.get("code"))
+        assert headers["x-lmtool-attempts"].startswith("first cancelled ")
         assert second.received == []
 
 
@@ -82,8 +83,11 @@ async def test_attempts_and_pauses_end_with_it() -> None:
             status, _, reply = await running.post("/v1/language/default/chat", MESSAGE | {"deadline": SECONDS})
         count = len(ill.received)
     assert (status, reply["name"]) == (504, "timeout")
-    assert {one["outcome"] for one in reply["attempts"]} == {"status 500"}
-    assert len(reply["attempts"]) == count > 1
+    *earlier, last = (one["outcome"] for one in reply["attempts"])
+    assert set(earlier) == {"status 500"}
+    assert last in ("status 500", "cancelled")  # it may be over within a call, which may not have arrived
+    assert 0 <= len(earlier) + 1 - count <= (last == "cancelled")
+    assert count > 1
 
 
 OTHERS = {
