@@ -84,24 +84,19 @@ class Loader:
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
 
-        source: a local folder or a hub name. Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
+        source: a local folder, a GGUF file or a hub name. Raises `ModelLoadError`, `ResourceError` or
+        `OutOfMemoryError`.
         """
         from lmtool.guide.answer_check import JsonAnswerCheck
         from lmtool.guide.compiler import MatcherCompiler
         from lmtool.text.text_model import TextModel
-        from lmtool.text.tokenizer import load_tokenizer
 
         with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as pool:
-            folder = str(Path(source).parent) if source.endswith(GGUF) else source
-            where, template = self.models.tokenizer_source(source)
-            where = where if where != source else folder
-            revision = self.config.revision if where == folder else None
-            parser = self.models.reasoning_parser_of(source)
-            read = partial(load_tokenizer, chat_template=template, reasoning_parser=parser)
-            reading = pool.submit(read, where, self._converted, revision=revision)
+            reading = pool.submit(self._tokenizer_reader(source, self._converted))
+            asked = self.models.tokenizer_source(source)[0] != source
             # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
-            absent = not Path(folder).is_dir() and isinstance(reading.exception(), ModelNotFoundError)
-            if absent or (where != folder and reading.exception() is not None):
+            absent = not Path(source).exists() and isinstance(reading.exception(), ModelNotFoundError)
+            if absent or (asked and reading.exception() is not None):
                 reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
             report = partial(_report_loading, on_progress)
             engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
@@ -119,6 +114,26 @@ class Loader:
             engine.set_guide_compiler(guides)
         return TextModel(engine, tokenizer, JsonAnswerCheck())
 
+    def _tokenizer_reader(
+        self, source: str, convert: Callable[[str], tokenizers.Tokenizer] | None = None
+    ) -> Callable[[], TextTokenizer]:
+        """Reads the tokenizer of the model at `source`: the one that was asked for, else its own.
+
+        A GGUF file has one in its metadata; a tokenizer.json beside it comes first. convert: see `load_tokenizer`.
+        """
+        from lmtool.text.tokenizer import load_tokenizer
+
+        where, template = self.models.tokenizer_source(source)
+        parser = self.models.reasoning_parser_of(source)
+        revision = self.config.revision if where == source else None
+        if where == source and source.endswith(GGUF):
+            if not Path(source).with_name("tokenizer.json").is_file():
+                return partial(_tokenizer_within, source, template, parser)
+            where = str(Path(source).parent)
+        return partial(
+            load_tokenizer, where, convert, revision=revision, chat_template=template, reasoning_parser=parser
+        )
+
     def _converted(self, source: str) -> tokenizers.Tokenizer:
         """The tokenizer of a model without tokenizer.json, by transformers, which the model needs anyway."""
         from lmtool.engine.weights import convert_tokenizer
@@ -130,15 +145,11 @@ class Loader:
 
         limits: of the model. Reads files.
         """
-        from lmtool.text.tokenizer import load_tokenizer
-
         own = [model.source for model in self.models.served() if info.model in model.names]
         main = None if self.models.model == AUTO else self.models.model
         source = own[0] if own else served(main).source
-        where, template = self.models.tokenizer_source(source)
-        read = partial(load_tokenizer, chat_template=template, reasoning_parser=self.models.reasoning_parser_of(source))
         try:
-            tokenizer = read(where, revision=self.config.revision)
+            tokenizer = self._tokenizer_reader(source)()
         except LmtoolError:
             return None  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is None or info.tokenizer.sha256 != tokenizer.info.sha256:
@@ -151,6 +162,17 @@ class Loader:
         """Streams running and waiting in all engines."""
         now = [engine.info_now for engine in self.engines]
         return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
+
+
+def _tokenizer_within(source: str, template: str | None, reasoning_parser: str | None) -> TextTokenizer:
+    """The tokenizer in a GGUF file's metadata. template: in place of the file's own."""
+    from lmtool.engine.gguf.tokenizer import read_tokenizer
+    from lmtool.text.tokenizer import make_tokenizer
+
+    found = read_tokenizer(Path(source))
+    own = found.chat_template if template is None else template
+    text = found.tokenizer.to_str()
+    return make_tokenizer(found.tokenizer, Path(source).stem, text, found.named_tokens, own, reasoning_parser)
 
 
 def _report_loading(on_progress: Callable[[LoadProgress], None], progress: LoadProgress) -> None:

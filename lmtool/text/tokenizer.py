@@ -87,8 +87,23 @@ def load_tokenizer(
     template = chat_template
     if template is None:
         template = read_text(path) if path.is_file() else _default_template(settings.get("chat_template"))
+    return make_tokenizer(tokenizer, name, text, _named_tokens(settings), template, reasoning_parser)
+
+
+def make_tokenizer(
+    tokenizer: Tokenizer,
+    name: str,
+    text: str,
+    named_tokens: Mapping[str, str],
+    template: str | None,
+    reasoning_parser: str | None,
+) -> TextTokenizer:
+    """A `TextTokenizer` around `tokenizer`, which belongs to it then.
+
+    text: its tokenizer.json. named_tokens: see `TextTokenizer`. template and reasoning_parser: see `load_tokenizer`.
+    """
     info = TokenizerInfo(name, hashlib.sha256(text.encode()).hexdigest())
-    loaded = TextTokenizer(tokenizer, info, named_tokens=_named_tokens(settings), template=template)
+    loaded = TextTokenizer(tokenizer, info, named_tokens=named_tokens, template=template)
     if reasoning_parser is not None:
         find_parser(reasoning_parser)
         loaded.reasoning_parser = reasoning_parser
