@@ -51,7 +51,7 @@ async def serve(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]...",
-            help="Local folders, GGUF files, hub names, or auto for whatever clients name.  [default: the embedded model]",
+            help="Folders, GGUF files, hub names, or auto for whatever clients name.  [default: the embedded model]",
             show_default=False,
         ),
     ] = None,

@@ -14,8 +14,8 @@ import torch
 from lmtool.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name, warn_if_variant
 from lmtool.engine.cache_size import allocate, cache_blocks
 from lmtool.engine.cpu.library import kernels
-from lmtool.engine.decoder_loader import compiled_runner
 from lmtool.engine.decoder_config import decoder_config, default_frequencies
+from lmtool.engine.decoder_loader import compiled_runner
 from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.hardware import choose_dtype, kernel_dtype, this_machine
 from lmtool.engine.kv_cache import BLOCK_TOKENS

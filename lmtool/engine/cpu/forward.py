@@ -14,7 +14,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmtool.engine.cpu.library import CGroup, CLayer, CModel, CStep, address
-from lmtool.engine.cpu.products import INT4_DTYPE, PackedProduct, interleaved, is_blocks, multiply, pack, unpacked_blocks
+from lmtool.engine.cpu.products import (
+    INT4_DTYPE,
+    PackedProduct,
+    interleaved,
+    is_blocks,
+    multiply,
+    pack,
+    unpacked_blocks,
+)
 from lmtool.engine.decoder_weights import take_weights
 from lmtool.engine.model_runner import ModelRunner
 
@@ -207,7 +215,7 @@ class _Buffers:
 
 
 def _rows(embedding: Tensor, ids: Tensor) -> Tensor:
-    """[n, hidden] float32"""
+    """The rows of these ids: [n, hidden] float32."""
     rows = embedding.index_select(0, ids)
     return unpacked_blocks(rows) if is_blocks(rows) else rows.float()
 

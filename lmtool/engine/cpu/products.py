@@ -115,7 +115,7 @@ def is_blocks(weight: Tensor) -> bool:
 
 
 def _pack_blocks(kernels: Kernels, weight: Tensor, bias: Tensor | None) -> PackedProduct:
-    """Blocks in tiles: of each group the scales of all outputs, then their weights, four bytes of an output at a time."""
+    """In tiles: of each group the scales of all outputs, then their weights, four bytes of an output at a time."""
     out, groups, size = weight.shape
     width = kernels.tile_width
     tiles = -(-out // width)
@@ -123,10 +123,10 @@ def _pack_blocks(kernels: Kernels, weight: Tensor, bias: Tensor | None) -> Packe
     kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)
     for tile in range(0, tiles, _TILES):
         part = weight[tile * width : (tile + _TILES) * width]
-        part = pad(part, (0, 0, 0, 0, 0, -len(part) % width)).unflatten(0, (-1, width)).transpose(1, 2)
+        part = pad(part, (0, 0, 0, 0, 0, -len(part) % width)).view(-1, width, groups, size).transpose(1, 2)
         to = packed[tile : tile + _TILES]
         to[..., : 2 * width] = part[..., :2].flatten(2)
-        to[..., 2 * width :] = part[..., 2:].unflatten(-1, (-1, 4)).transpose(2, 3).flatten(2)
+        to[..., 2 * width :] = part[..., 2:].reshape(-1, groups, width, (size - 2) // 4, 4).transpose(2, 3).flatten(2)
     return PackedProduct(packed, None, None, _whole(bias, tiles * width), groups * INT4_GROUP, out)
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lmtool.engine.decoder_config import decoder_config, default_frequencies
-from lmtool.engine.gguf.header import GgufFile
 from lmtool.errors import ModelLoadError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.decoder_config import DecoderConfig
+    from lmtool.engine.gguf.header import GgufFile
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Of `general.architecture`; Mistral's files say `llama`."""
@@ -22,7 +22,7 @@ OTHER_BACKEND = "llama.cpp may run it:  --backend llamacpp"
 
 _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"),
-    *("<EOT>", "_<EOT>", "<｜end▁of▁sentence｜>", "<end_of_utterance>"),
+    *("<EOT>", "_<EOT>", "<\uff5cend▁of▁sentence\uff5c>", "<end_of_utterance>"),
 )
 """Control tokens that end an answer whatever else the metadata names, as llama.cpp has them."""
 _CONTROL = 3
@@ -70,7 +70,9 @@ def _check_kind(file: GgufFile) -> None:
     """Refuse what is no model of the families that we run."""
     name = file.architecture
     if name not in ARCHITECTURES:
-        raise refusal(file, f"its architecture is {name!r}; those of GGUF files that run are {', '.join(ARCHITECTURES)}")
+        raise refusal(
+            file, f"its architecture is {name!r}; those of GGUF files that run are {', '.join(ARCHITECTURES)}"
+        )
     if (file.whole("split.count") or 1) > 1:
         raise refusal(file, "it is one of several parts; llama-gguf-split --merge makes one file of them")
     if file.whole(f"{name}.expert_count"):

@@ -136,7 +136,11 @@ def _check_start(path: Path, start: bytes) -> None:
 
 def _place(cursor: _Cursor, alignment: Value, entries: dict[str, TensorEntry]) -> None:
     """Turn the tensors' offsets into places in the file, which must be inside of it."""
-    if not isinstance(alignment, int) or not _LEAST_ALIGNMENT <= alignment <= _MOST_ALIGNMENT or alignment & (alignment - 1):
+    if (
+        not isinstance(alignment, int)
+        or not _LEAST_ALIGNMENT <= alignment <= _MOST_ALIGNMENT
+        or alignment & (alignment - 1)
+    ):
         raise cursor.fault(f"its general.alignment is {str(alignment)[:60]}; expected a power of two from 8 on")
     base = -(-cursor.position // alignment) * alignment
     for name, entry in entries.items():

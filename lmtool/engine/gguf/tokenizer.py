@@ -56,10 +56,12 @@ class _Split:
 _SPLITS = {
     **dict.fromkeys(("gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jina-es", "jina-de"), _Split((_GPT2,))),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), _Split((r"\p{N}", _GPT2))),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"), _Split((_LLAMA3,), True, True)),
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"), _Split((_LLAMA3,), whole_words=True, bos=True)
+    ),
     **dict.fromkeys(("smaug-bpe", "dbrx"), _Split((_LLAMA3,))),
     **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"), _Split((_QWEN2,))),
-    "tekken": _Split((_TEKKEN,), True, True),
+    "tekken": _Split((_TEKKEN,), whole_words=True, bos=True),
 }
 """By `tokenizer.ggml.pre`."""
 
@@ -161,7 +163,7 @@ def _frame(tokenizer: Tokenizer, file: GgufFile, named: dict[str, str], *, bos: 
     ends = file.flag("tokenizer.ggml.add_eos_token", default=False) and "eos_token" in named
     parts = [named["bos_token"]] * begins + ["$A"] + [named["eos_token"]] * ends
     if len(parts) > 1:
-        ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(parts) if token != "$A"]
+        ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(parts) if token in named.values()]
         pair = [*parts, *([named["bos_token"]] * begins), "$B", *([named["eos_token"]] * ends)]
         tokenizer.post_processor = processors.TemplateProcessing(single=parts, pair=pair, special_tokens=ids)
 

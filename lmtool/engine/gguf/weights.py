@@ -50,9 +50,7 @@ _FUSED = (
 )
 """What a layer multiplies in one product, and so holds in one format."""
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_QUANTIZED = {
-    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
-}
+_QUANTIZED = {*("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")}
 """Types whose numbers the package gguf computes."""
 _PIECE = 1 << 22
 """Weights that one thread converts at a time."""
@@ -101,7 +99,7 @@ class GgufWeights(MutableMapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         stored = self._stored[name]
-        raw = self.raw(name).view(*stored.shape[:-1], stored.row_bytes)
+        raw = self.raw(name).view(stored.shape[0], -1)
         if heads := self._heads(name):
             raw = _unpermuted(raw, heads)
         if name in self.as_they_are:
@@ -204,6 +202,8 @@ def _checked(file: GgufFile, name: str, entry: TensorEntry) -> StoredTensor:
         raise refusal(file, f"its tensor {name} is of type {entry.kind}, which gguf does not know") from None
     if kind.name not in _PLAIN.keys() | _QUANTIZED:
         raise refusal(file, f"its tensor {name} is of type {kind.name}, which is not converted here")
+    if len(entry.shape) == 1 and kind.name not in _PLAIN:
+        raise file.fault(f"its tensor {name} is of type {kind.name}, and has no rows")
     if entry.shape[-1] % numbers:
         raise file.fault(f"its tensor {name} has rows of {entry.shape[-1]} numbers, no multiple of {numbers}")
     stored = StoredTensor(kind.name, entry.shape, entry.shape[-1] // numbers * size, entry.start)
@@ -223,7 +223,10 @@ def gguf_package() -> Any:  # noqa: ANN401  # a module without types
 
 
 def converted(raw: Tensor, stored: StoredTensor, dtype: torch.dtype) -> Tensor:
-    """raw: [..., row bytes] uint8. The numbers in `dtype`; a few rows at a time in float32, so hardly any are twice."""
+    """The numbers in `dtype`, a few rows at a time: hardly any are in memory twice.
+
+    raw: [rows, row bytes] uint8, or [numbers, bytes of one].
+    """
     if stored.kind in _PLAIN:
         return raw.contiguous().view(_PLAIN[stored.kind]).to(dtype, copy=True).view(stored.shape)
     gguf = gguf_package()

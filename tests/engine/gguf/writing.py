@@ -53,18 +53,18 @@ def write(
     writer = gguf.GGUFWriter(str(path), family)
     for key, value in ({**_described(config, family), **(metadata or {})}).items():
         _add(writer, key, value)
-    given = dict(tensors or {})
+    given = tensors or {}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             own, rows = _own_name(name), _rows(name, config, family)
-            if own in given and given[own] is None:
-                del given[own]
+            if own in given:
                 continue
             raw, kind = _stored(own, parameter.data[rows], kinds)
             parameter[rows] = torch.from_numpy(gguf.quants.dequantize(raw, kind).reshape(parameter.shape))
             writer.add_tensor(own, raw, raw_dtype=kind)
     for own, data in given.items():
-        writer.add_tensor(own, data)
+        if data is not None:
+            writer.add_tensor(own, data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
