@@ -166,15 +166,18 @@ class State:
     ) -> None:
         if ids is None:
             intern = self.texts.intern
-            ids = [one.token if one.has_token else intern(one.text or "") for one in entries]
+            ids = [one.token if one.has_token else intern(one.own_text or "") for one in entries]
         before = len(self.tokens)
         logprobs = [_NAN if one.logprob is None else one.logprob for one in entries]
-        self.tokens.extend([owner.index for owner in owners], ids, logprobs, carriers)
+        thoughts = [one.reasoning is not None for one in entries]
+        texts = [one.text for one in entries]
+        if any(thoughts):
+            thoughts, texts = [one.is_thought for one in entries], [one.own_text for one in entries]
+        self.tokens.extend([owner.index for owner in owners], ids, logprobs, carriers, thoughts)
         for row, owner in enumerate(owners, before):
             owner.rows.append(row)
         if self._unconditional:
             self._forget_first(owners, before)
-        texts = [one.text for one in entries]
         if texts.count(None) != len(texts):
             for row, text in enumerate(texts, before):
                 if text is not None and self.tokens.ids[row] >= 0:
@@ -229,7 +232,7 @@ class State:
         token = self.texts.intern(output.text or "", piece=output.is_piece)
         stream.rows.append(len(self.tokens))
         logprob = _NAN if output.logprob is None else output.logprob
-        self.tokens.extend((stream.index,), (token,), (logprob,), (frame,))
+        self.tokens.extend((stream.index,), (token,), (logprob,), (frame,), (output.is_thought,))
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> Stream:
         """The stream of a request; those that generate nothing are not kept."""
