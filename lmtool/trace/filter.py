@@ -66,7 +66,7 @@ class Facts(Protocol):
         """Text of the token."""
 
     @property
-    def thought(self) -> bool | None:
+    def is_thought(self) -> bool | None:
         """Whether the token is of what the model thinks before its answer."""
 
 
@@ -213,8 +213,8 @@ def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
         names.add("state")
         return _among("state", _STATES[word])
     if word == "thought":
-        names.add(word)
-        return _known(word, bool)
+        names.add("is_thought")
+        return _known("is_thought", bool)
     if word is not None and re.fullmatch(r"\d+/\S+", word):
         names.add("sid")
         return _among("sid", {word})

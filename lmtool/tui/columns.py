@@ -74,9 +74,9 @@ class FrameLog:
 
 
 class TokenLog:
-    """Columns with one row a token. 21 bytes each: alternatives stay in the frame."""
+    """Columns with one row a token. Twenty bytes each: alternatives stay in the frame."""
 
-    __slots__ = ("frames", "ids", "logprobs", "streams", "thoughts")
+    __slots__ = ("frames", "ids", "logprobs", "streams")
 
     def __init__(self) -> None:
         self.streams = array("i")
@@ -87,26 +87,18 @@ class TokenLog:
         """In nats, nan where none was sent."""
         self.frames = array("i")
         """Index into `State.frames`: the one that brought it."""
-        self.thoughts = bytearray()
-        """1 for a token of what the model thinks before its answer, else 0."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def extend(
-        self,
-        streams: Iterable[int],
-        ids: Iterable[int],
-        logprobs: Iterable[float],
-        frames: Iterable[int],
-        thoughts: Iterable[bool],
+        self, streams: Iterable[int], ids: Iterable[int], logprobs: Iterable[float], frames: Iterable[int]
     ) -> None:
         """Add the next tokens: as many of each."""
         self.streams.extend(streams)
         self.ids.extend(ids)
         self.logprobs.extend(logprobs)
         self.frames.extend(frames)
-        self.thoughts.extend(thoughts)
 
     def logprob(self, row: int) -> float | None:
         """The token's logprob in nats; None where none was sent."""

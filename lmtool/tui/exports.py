@@ -158,7 +158,7 @@ def tokens_of(view: View, stream: Stream) -> list[ShownToken]:
 
 
 def _figures(view: View, row: int) -> str:
-    parts = ["thought"] if view.state.tokens.thoughts[row] else []
+    parts = ["thought"] if view.state.is_thought(row) else []
     logprob = view.state.tokens.logprob(row)
     if logprob is not None:
         parts.append(f"p {probability(logprob):.3g}")

@@ -65,7 +65,7 @@ class StreamFacts(_Facts):
     gap: float | None = None
     tok: int | None = None
     text: str | None = None
-    thought: bool | None = None
+    is_thought: bool | None = None
 
     def __init__(self, stream: Stream, phase: str) -> None:
         super().__init__(stream)
@@ -126,9 +126,9 @@ class TokenFacts(_Facts):
         return self._measures.state.texts.text_or_none(self._row)
 
     @property
-    def thought(self) -> bool:
+    def is_thought(self) -> bool:
         """Whether it is of what the model thinks before its answer."""
-        return bool(self._measures.state.tokens.thoughts[self._row])
+        return self._measures.state.is_thought(self._row)
 
 
 class TokenFilter:

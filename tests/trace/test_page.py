@@ -60,11 +60,11 @@ def test_thoughts() -> None:
     thought = {"stream_id": 1, "token": 2, "logprob": -4.0, "text": "", "reasoning": "Hm", "finish_reason": None}
     text = made(request(1), Frame(1, "<", 1, JsonText("TOKEN", [thought], "py")), *answer(1, (1, -0.01)))
     first, second = Elements(text).tokens
-    assert first["class"] == "h7 thought"
+    assert first["class"] == "h6 thought"
     assert "thought" in (first["title"] or "")
     assert second["class"] == "h0"
     assert "i.thought {" in text
-    assert ".thought.h7 {" in text
+    assert ".thought.h6 {" in text
 
 
 def test_tokens() -> None:

@@ -42,13 +42,14 @@ POOL = [
 
 def chat(name: str) -> list[Event]:
     """A chat completion whose thought has this name; logprobs where it is lmtool's own."""
-    thought = [{"token": "Hm", "logprob": -2.0, "top_logprobs": []}]
-    logprobs = {"logprobs": {"content": None, "reasoning_content": thought}} if name == "reasoning_content" else {}
+    own = name == "reasoning_content"
+    thought = {"logprobs": {"content": None, name: [{"token": "Hm", "logprob": -2.0}]}} if own else {}
+    answer = {"logprobs": {"content": [{"token": "Yes", "logprob": -0.5}]}} if own else {}
     return [
         asked(0.0, "/v1/chat/completions", messages=[{"role": "user", "content": "Is it?"}]),
         STARTED,
-        sse(0.2, {"choices": [{"index": 0, "delta": {name: "Hm"}, **logprobs, "finish_reason": None}]}),
-        sse(0.3, {"choices": [{"index": 0, "delta": {"content": "Yes"}, "finish_reason": "stop"}]}),
+        sse(0.2, {"choices": [{"index": 0, "delta": {name: "Hm"}, **thought, "finish_reason": None}]}),
+        sse(0.3, {"choices": [{"index": 0, "delta": {"content": "Yes"}, **answer, "finish_reason": "stop"}]}),
     ]
 
 
@@ -109,7 +110,7 @@ def test_a_recorded_trace() -> None:
         assert file.load(10)
         view = View(file.state, file, live=False)
         (stream, *_) = file.state.streams
-        thoughts = [bool(file.state.tokens.thoughts[row]) for row in stream.rows]
+        thoughts = [file.state.is_thought(row) for row in stream.rows]
         assert thoughts == sorted(thoughts, reverse=True)
         assert 0 < sum(thoughts) < len(thoughts)
         assert [style.startswith("thought") for _, style, _ in exports.tokens_of(view, stream)] == thoughts
@@ -119,7 +120,7 @@ def test_documents() -> None:
     """A wall stands before the answer; lists and the pane of one token tell it, too."""
     view = view_of(LMTP)
     for document in (TextDocument(view, UNICODE), SplitDocument(view, UNICODE)):
-        assert any("Hm│Yes" in row for row in rows(document, 60))
+        assert any("Hm│▕Yes▏" in row for row in rows(document, 60))
     view.choose_token(0)
     for listed in (InterleavedDocument(view, UNICODE), TableDocument(view, UNICODE)):
         lines = [listed.line(y, 100) for y in range(listed.height(100))]
@@ -135,9 +136,9 @@ def test_exports(form: str, tmp_path: Path) -> None:
     text = exports.write(form, view_of(LMTP), tmp_path).read_text(encoding="utf-8")
     ink, ground = THOUGHT_COLORS[4]
     if form == "html":
-        assert '<span class="thought4" title="thought · p 0.135 · rank 1">Hm</span>' in text
+        assert '<span class="thought4" title="thought · p 0.135">Hm</span>' in text
         assert ".thought4 {" in text
-        assert '">Yes</span>' in text.replace('<span class="heat3"', "<span")
+        assert '<span class="heat2" title="p 0.607 · rank 1">Yes</span>' in text
     elif form == "ansi":
         assert f"\x1b[3;38;5;{ink};48;5;{ground}mHm\x1b[0m" in text
     elif form == "svg":

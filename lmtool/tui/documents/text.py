@@ -104,8 +104,8 @@ class Layout:
 
     def _thoughts_end(self, position: int) -> bool:
         """Whether a token is the first of an answer behind a thought."""
-        rows, thoughts = self._stream.rows, self._state.tokens.thoughts
-        return thoughts[rows[position - 1]] > thoughts[rows[position]]
+        stream, rows = self._stream, self._stream.rows
+        return stream.is_thought(rows[position - 1]) and not stream.is_thought(rows[position])
 
     def _put(self, position: int, text: str) -> None:
         if not text:
