@@ -20,7 +20,8 @@ from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
 from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_loss import hear_of_loss
-from lmtool.serving.model_names import AUTO, GGUF, served
+from lmtool.serving.model_names import AUTO, served
+from lmtool.serving.tokenizer_source import tokenizer_reader
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Loader:
         from lmtool.text.text_model import TextModel
 
         with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as pool:
-            reading = pool.submit(self._tokenizer_reader(source, self._converted))
+            reading = pool.submit(tokenizer_reader(self.models, source, self.config.revision, self._converted))
             asked = self.models.tokenizer_source(source)[0] != source
             # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
             absent = not Path(source).exists() and isinstance(reading.exception(), ModelNotFoundError)
@@ -114,26 +115,6 @@ class Loader:
             engine.set_guide_compiler(guides)
         return TextModel(engine, tokenizer, JsonAnswerCheck())
 
-    def _tokenizer_reader(
-        self, source: str, convert: Callable[[str], tokenizers.Tokenizer] | None = None
-    ) -> Callable[[], TextTokenizer]:
-        """Reads the tokenizer of the model at `source`: the one that was asked for, else its own.
-
-        A GGUF file has one in its metadata; a tokenizer.json beside it comes first. convert: see `load_tokenizer`.
-        """
-        from lmtool.text.tokenizer import load_tokenizer
-
-        where, template = self.models.tokenizer_source(source)
-        parser = self.models.reasoning_parser_of(source)
-        revision = self.config.revision if where == source else None
-        if where == source and source.endswith(GGUF):
-            if not Path(source).with_name("tokenizer.json").is_file():
-                return partial(_tokenizer_within, source, template, parser)
-            where = str(Path(source).parent)
-        return partial(
-            load_tokenizer, where, convert, revision=revision, chat_template=template, reasoning_parser=parser
-        )
-
     def _converted(self, source: str) -> tokenizers.Tokenizer:
         """The tokenizer of a model without tokenizer.json, by transformers, which the model needs anyway."""
         from lmtool.engine.weights import convert_tokenizer
@@ -149,7 +130,7 @@ class Loader:
         main = None if self.models.model == AUTO else self.models.model
         source = own[0] if own else served(main).source
         try:
-            tokenizer = self._tokenizer_reader(source)()
+            tokenizer = tokenizer_reader(self.models, source, self.config.revision)()
         except LmtoolError:
             return None  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is None or info.tokenizer.sha256 != tokenizer.info.sha256:
@@ -162,17 +143,6 @@ class Loader:
         """Streams running and waiting in all engines."""
         now = [engine.info_now for engine in self.engines]
         return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
-
-
-def _tokenizer_within(source: str, template: str | None, reasoning_parser: str | None) -> TextTokenizer:
-    """The tokenizer in a GGUF file's metadata. template: in place of the file's own."""
-    from lmtool.engine.gguf.tokenizer import read_tokenizer
-    from lmtool.text.tokenizer import make_tokenizer
-
-    found = read_tokenizer(Path(source))
-    own = found.chat_template if template is None else template
-    text = found.tokenizer.to_str()
-    return make_tokenizer(found.tokenizer, Path(source).stem, text, found.named_tokens, own, reasoning_parser)
 
 
 def _report_loading(on_progress: Callable[[LoadProgress], None], progress: LoadProgress) -> None:

@@ -96,17 +96,14 @@ def make_tokenizer(
     text: str,
     named_tokens: Mapping[str, str],
     template: str | None,
-    reasoning_parser: str | None,
+    parser: str | None,
 ) -> TextTokenizer:
-    """A `TextTokenizer` around `tokenizer`, which belongs to it then.
-
-    text: its tokenizer.json. named_tokens: see `TextTokenizer`. template and reasoning_parser: see `load_tokenizer`.
-    """
+    """A `TextTokenizer` around `tokenizer`, which belongs to it then. text: its tokenizer.json. parser: of thoughts."""
     info = TokenizerInfo(name, hashlib.sha256(text.encode()).hexdigest())
     loaded = TextTokenizer(tokenizer, info, named_tokens=named_tokens, template=template)
-    if reasoning_parser is not None:
-        find_parser(reasoning_parser)
-        loaded.reasoning_parser = reasoning_parser
+    if parser is not None:
+        find_parser(parser)
+        loaded.reasoning_parser = parser
     return loaded
 
 

@@ -14,6 +14,7 @@ from lmtool.engine.config import EngineConfig
 from lmtool.serving.composition import Loader
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_names import threads_for
+from lmtool.serving.tokenizer_source import tokenizer_reader
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ModelInfo
 from tests.engine.gguf.conftest import vocabulary
@@ -92,9 +93,9 @@ def test_where_the_tokenizer_comes_from(file: Path, tmp_path: Path) -> None:
     source = tmp_path / "m.gguf"
     source.symlink_to(file)
     loader = Loader(EngineConfig(threads=1), BackendConfig("random"), models=ModelsConfig(str(source)))
-    named = [loader._tokenizer_reader(str(source))().info.name]
+    named = [tokenizer_reader(loader.models, str(source), None)().info.name]
     (tmp_path / "tokenizer.json").symlink_to(MODEL_DIR / "tokenizer.json")
-    named.append(loader._tokenizer_reader(str(source))().info.name)
+    named.append(tokenizer_reader(loader.models, str(source), None)().info.name)
     assert named == ["m", tmp_path.name]
     assert loader.tokenizer_of_workers(ModelInfo("m", "", "lmtool"), None) is None
     assert threads_for(str(source)) == 1
