@@ -290,6 +290,16 @@ TREE: tuple[Command | Group, ...] = (
             "lmtool inspect --proxy 127.0.0.1:8081 --to http://127.0.0.1:8000/v1",
         ),
     ),
+    Command(
+        "tour",
+        "tour",
+        "Learn the inspector in two minutes, by doing.",
+        "Look",
+        examples=(
+            "lmtool tour",
+            "lmtool tour --restart",
+        ),
+    ),
     Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
     Group(
         "bench",
