@@ -290,7 +290,7 @@ class TestLeaving:
         """It begins anew, also the next time."""
         (tmp_path / "tour").write_text("branch\n")
         async with touring(tmp_path, restart=True) as tour:
-            assert tour.step == "run"
+            assert (tour.step, tour.app.progress.is_performing) == ("run", False)
         assert Progress(tmp_path / "tour").target == 0
 
     def test_what_the_file_says(self, tmp_path: Path) -> None:
