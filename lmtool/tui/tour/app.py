@@ -127,10 +127,6 @@ class TourApp(InspectorApp):
         self.progress.skip()
         self.follow()
 
-    def perform(self, name: str) -> None:
-        """Run an action of a step on the user's behalf."""
-        super().do(self.keys.by_id(name))
-
     # What was done instead.
 
     def press(self, key: str, character: str | None) -> bool:

@@ -12,14 +12,14 @@ from lmtool.tui.runs import Run, cut, length
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from lmtool.tui.actions.context import ActionContext
     from lmtool.tui.runs import Line
-    from lmtool.tui.tour.app import TourApp
 
 _TOKEN_COLUMNS = 16
 """For a token in a sentence."""
 
 
-def facts(app: TourApp) -> dict[str, str]:
+def facts(app: ActionContext) -> dict[str, str]:
     """What a sentence may name beside keys: signs of the screen, the token under the cursor, the alternative."""
     view, row, glyphs = app.view, app.view.token, app.glyphs
     known = {"cursor": glyphs.cursor, "drawn": glyphs.chosen, "esc": "esc", "token": "-", "p": "?", "q": "?"}
@@ -34,7 +34,7 @@ def facts(app: TourApp) -> dict[str, str]:
     return known
 
 
-def words(app: TourApp, sentence: str) -> Iterator[Line]:
+def words(app: ActionContext, sentence: str) -> Iterator[Line]:
     """A sentence word by word. What is between braces is a fact, or an action's id, which stands for its key."""
     known = facts(app)
     for word in sentence.split():
@@ -42,13 +42,13 @@ def words(app: TourApp, sentence: str) -> Iterator[Line]:
         yield [_named(app, part[1:-1], known) if part.startswith("{") else Run(part) for part in parts]
 
 
-def _named(app: TourApp, name: str, known: dict[str, str]) -> Run:
+def _named(app: ActionContext, name: str, known: dict[str, str]) -> Run:
     if name in known:
         return Run(cut(known[name], _TOKEN_COLUMNS), "key" if name == "esc" else "bold")
     return Run(key_of(app, name), "key")
 
 
-def key_of(app: TourApp, name: str) -> str:
+def key_of(app: ActionContext, name: str) -> str:
     """The key of an action; where the settings left it none, its name in the list of all."""
     return app.keys.sign(name) or f"{app.keys.sign('help')} {app.keys.by_id(name).short}".strip()
 

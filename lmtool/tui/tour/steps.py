@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from lmtool.tui.actions.context import ActionContext
 from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.screens.dialogs import ReadingScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lmtool.tui.tour.app import TourApp
-
-    Performed: TypeAlias = Callable[[TourApp], bool]
+    Performed: TypeAlias = Callable[[ActionContext], bool]
 
 ENOUGH_TOKENS, ENOUGH_OF_A_BRANCH = 8, 64
 """Of a stream that goes on, before one of its tokens is called the least likely; of a branch, before it is compared."""
@@ -30,36 +29,36 @@ class Step:
     """What one sees, and which key to press: one or two sentences."""
     actions: tuple[str, ...]
     """What the tour waits for: ids of actions of which one is enough."""
-    done: Callable[[TourApp], bool]
+    done: Callable[[ActionContext], bool]
     """Whether it was really done, by a key, the list of actions, or the mouse."""
     perform: Performed | None = None
     """Does it for somebody who skips it or comes back later; False as long as that is impossible. None: not needed."""
     allowed: tuple[str, ...] = ()
     """Actions that belong to it, too, and are no mistake."""
-    other_text: Callable[[TourApp], str] = lambda _: ""
+    other_text: Callable[[ActionContext], str] = lambda _: ""
     """Stands in place of `text` where it is not empty."""
     kept_as: str = ""
     """The step to come back to, where what this one begins with cannot be kept."""
-    begin: Callable[[TourApp], object] = lambda _: None
+    begin: Callable[[ActionContext], object] = lambda _: None
     """Done when the step begins."""
 
 
 # When a step is done.
 
 
-def _answers(app: TourApp) -> bool:
+def _answers(app: ActionContext) -> bool:
     return len(app.view.state.tokens) > 0
 
 
-def _paused(app: TourApp) -> bool:
+def _paused(app: ActionContext) -> bool:
     return app.view.paused
 
 
-def _goes_on(app: TourApp) -> bool:
+def _goes_on(app: ActionContext) -> bool:
     return not app.view.paused
 
 
-def _on_least_likely(app: TourApp) -> bool:
+def _on_least_likely(app: ActionContext) -> bool:
     stream, row = app.view.current, app.view.row
     if stream is None or row is None:
         return False
@@ -67,96 +66,100 @@ def _on_least_likely(app: TourApp) -> bool:
     return row == min(stream.rows[: stream.count(app.view.token_count)], key=lambda one: logprobs[one])
 
 
-def _token_pane(app: TourApp) -> bool:
+def _token_pane(app: ActionContext) -> bool:
     return app.main.pane_name == "detail"
 
 
-def _on_another(app: TourApp) -> bool:
+def _on_another(app: ActionContext) -> bool:
     return not _on_drawn(app) or _branched(app)
 
 
-def _on_drawn(app: TourApp) -> bool:
+def _on_drawn(app: ActionContext) -> bool:
     """Whether the alternative under the cursor is the token that was drawn."""
     row = app.view.token
     top = () if row is None else app.view.measures.alternatives(row)
     return row is None or app.view.bar >= len(top) or top[app.view.bar][0] == app.view.measures.name(row)
 
 
-def _branched(app: TourApp) -> bool:
+def _branched(app: ActionContext) -> bool:
     streams = (app.view.state.find(branch.child) for branch in app.branches.branches)
     return any(one is not None and (one.ended is not None or len(one.rows) >= ENOUGH_OF_A_BRANCH) for one in streams)
 
 
-def _compared(app: TourApp) -> bool:
+def _compared(app: ActionContext) -> bool:
     return isinstance(app.screen, ReadingScreen) and isinstance(app.screen.document, ComparisonDocument)
 
 
-def _closed(app: TourApp) -> bool:
+def _closed(app: ActionContext) -> bool:
     return app.screen is app.main
 
 
 # How the tour does it.
 
 
-def _run(app: TourApp) -> bool:
+def _do(app: ActionContext, name: str) -> None:
+    ActionContext.do(app, app.keys.by_id(name))  # not the tour's own, which asks whether it was the right one
+
+
+def _run(app: ActionContext) -> bool:
     if app.source is None or app.source.generate is None:
         return False
-    app.perform("demo")
+    _do(app, "demo")
     return True
 
 
-def _go_on(app: TourApp) -> bool:
+def _go_on(app: ActionContext) -> bool:
     if app.view.paused:
-        app.perform("pause")
+        _do(app, "pause")
     return True
 
 
-def _jump(app: TourApp) -> bool:
+def _jump(app: ActionContext) -> bool:
     stream = app.view.current
     if stream is None or (stream.ended is None and len(stream.rows) < ENOUGH_TOKENS) or not stream.rows:
         return False
     app.view.uncertainty = "surprisal"
-    app.perform("least_likely")
+    _do(app, "least_likely")
     return True
 
 
-def _show_alternatives(app: TourApp) -> bool:
-    app.perform("pane_3")
+def _show_alternatives(app: ActionContext) -> bool:
+    _do(app, "pane_3")
     return True
 
 
-def _choose(app: TourApp) -> bool:
+def _choose(app: ActionContext) -> bool:
     app.view.bar = 1 if app.view.bar == 0 else 0
     return True
 
 
-def _begin_on_drawn(app: TourApp) -> None:
+def _begin_on_drawn(app: ActionContext) -> None:
     row = app.view.token
     names = [] if row is None else [name for name, _ in app.view.measures.alternatives(row)]
     if row is not None and (drawn := app.view.measures.name(row)) in names:
         app.view.bar = names.index(drawn)
 
 
-def _branch(app: TourApp) -> bool:
-    app.perform("branch")
+def _branch(app: ActionContext) -> bool:
+    _do(app, "branch")
     return True
 
 
 # Texts that depend on what is there.
 
 
-def _loading(app: TourApp) -> str:
+def _loading(app: ActionContext) -> str:
     ready = app.source is not None and app.source.generate is not None
     return "" if ready else "The model that comes with lmtool is being loaded into this process: a few seconds."
 
 
-def _all_ended(app: TourApp) -> str:
+def _all_ended(app: ActionContext) -> str:
     if any(stream.ended is None for stream in app.view.state.streams):
         return ""
     return "All answers have ended. {demo} sends the prompts again; press {pause} while they run."
 
 
-def _drawn_again(app: TourApp) -> str:
+def _drawn_again(app: ActionContext) -> str:
     if app.branches.branches or not _on_drawn(app):
         return ""
     return "{drawn} marks the token that was drawn. {down} and {up} go to another one; {branch} goes on from there."
