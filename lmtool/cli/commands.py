@@ -94,10 +94,7 @@ TREE: tuple[Command | Group, ...] = (
         "history",
         "List the conversations that are kept; remove them.",
         "Ask",
-        examples=(
-            "lmtool history",
-            "lmtool history --clear",
-        ),
+        examples=("lmtool history", "lmtool history --clear"),
     ),
     Command(
         "score",
@@ -295,10 +292,7 @@ TREE: tuple[Command | Group, ...] = (
         "tour",
         "Learn the inspector in two minutes, by doing.",
         "Look",
-        examples=(
-            "lmtool tour",
-            "lmtool tour --restart",
-        ),
+        examples=("lmtool tour", "lmtool tour --restart"),
     ),
     Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
     Group(
@@ -349,10 +343,7 @@ TREE: tuple[Command | Group, ...] = (
         "docs",
         "Read the manual: one page, or the list of pages.",
         "Setup",
-        examples=(
-            "lmtool docs",
-            "lmtool docs serving",
-        ),
+        examples=("lmtool docs", "lmtool docs serving"),
     ),
     Command(
         "models",
