@@ -58,7 +58,7 @@ def test_numbers(kernels, layer, shape, dtype):
 
 
 def unpacked(kernels, packed):
-    """int8 or int4 weights [out, in] as they are stored: tiles of groups, in each scales, then bytes, or their halves."""
+    """int8 or int4 weights [out, in] as they are stored: tiles of groups, in each the scales, then the weights."""
     width = kernels.tile_width
     stored = packed.weights.view(torch.uint8)
     scales = stored[..., : 2 * width].contiguous().view(torch.float16).float()
