@@ -247,7 +247,7 @@ def _sides(app: ActionContext) -> tuple[Side, Side] | str:
     view, here = app.view, app.view.current
     if len(view.stream_marks) == 2:
         a, b = (view.state.streams[i] for i in view.stream_marks)
-        return Side(view, a), Side(view, b)
+        return _side(app, a), _side(app, b)
     if here is None:
         return no_stream(app)
     origin = app.branches.origin(here.label)
@@ -255,7 +255,14 @@ def _sides(app: ActionContext) -> tuple[Side, Side] | str:
     if there is None:
         return f"mark two streams in pane 1 with {app.keys.sign('mark')}; none has the prompt of {here.label}"
     first, second = sorted((here, there), key=lambda stream: stream.index)
-    return Side(view, first), Side(view, second)
+    return _side(app, first), _side(app, second)
+
+
+def _side(app: ActionContext, stream: Stream) -> Side:
+    """A stream; of a branch with what it goes on from."""
+    label, begun = app.branches.begun(stream.label)
+    origin = app.view.state.find(label) if begun else None
+    return Side(app.view, stream, None if origin is None else (origin, begun))
 
 
 def _sides_of_two_traces(app: ActionContext) -> tuple[Side, Side] | str:

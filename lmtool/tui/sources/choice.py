@@ -99,7 +99,13 @@ class SourceFactory:
                 "a trace:   lmtool inspect NAME.lmtp.jsonl",
                 "a server:  lmtool inspect ws://HOST:PORT/",
             )
-        endpoint = None if self.options.connect is None else self._endpoint(self.options.connect)
+        connect = self.options.connect
+        if connect is not None and _speaks_http_alone(connect):
+            from lmtool.trace.proxy import parse_target
+
+            target = parse_target(connect, self.options.api_key)
+            return FileSource(path, self.warn, find_tokenizer=self.find_tokenizer, http=target)
+        endpoint = None if connect is None else self._endpoint(connect)
         return FileSource(path, self.warn, find_tokenizer=self.find_tokenizer, endpoint=endpoint)
 
     def _endpoint(self, address: str) -> Endpoint:
@@ -169,6 +175,11 @@ def beside(endpoint: Endpoint) -> Endpoint:
 def is_address(text: str) -> bool:
     """Whether a target is a server, not a file: `ws://...`, `HOST:PORT`, `:PORT`, `unix:PATH`, `stdio:COMMAND`."""
     return _ADDRESS.match(text) is not None and not Path(text).is_file()
+
+
+def _speaks_http_alone(url: str) -> bool:
+    """Whether an address names an API below a path, as `http://HOST/v1` does."""
+    return url.startswith(("http://", "https://")) and urlsplit(url).path.strip("/") != ""
 
 
 def is_file(target: str) -> bool:

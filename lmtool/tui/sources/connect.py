@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import AccessDeniedError, OverloadedError, RequestError, UsageError
 from lmtool.tui.sources.event_pipeline import EventPipeline
+from lmtool.tui.sources.http_requests import http_requests
 from lmtool.tui.sources.requests import RequestSource
 from lmtool.tui.sources.source import Source
 from lmtool.tui.sources.watching import WatchFeed
@@ -68,6 +69,7 @@ class ConnectSource(Source):
             model=self._model,
             find_tokenizer=self._find_tokenizer,
         )
+        self._http = http_requests(endpoint, self._pipeline, self._numbers.__next__)
         return self._requests
 
     @property

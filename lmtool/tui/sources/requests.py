@@ -16,6 +16,7 @@ from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.prompt_parameters import apart, split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.trace.connection_tap import FrameTap
+from lmtool.tui.continuation import Abilities
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 from lmtool.unix_sockets import runtime_folder, unix_path
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.tui.continuation import Continuation
     from lmtool.tui.sources.event_pipeline import EventPipeline
     from lmtool.types import Prompt, TokenOutput
 
@@ -35,6 +37,8 @@ INFO_LIMIT = 120.0
 """Seconds without an answer, and without a word of a load that proceeds."""
 _WATCHED, _LEAD = '"watch":', 64
 """What stands at the beginning of a frame that tells of others; its events are shown in its place."""
+_ONLY_BEGINS = frozenset({"vllm"})
+"""Backends that begin streams and cannot go on with one, though the server in front of them knows how to ask."""
 TOP_LOGPROBS = 5
 """Alternatives a token, where a typed line does not say; and beside each scored token."""
 
@@ -181,6 +185,22 @@ class RequestSource:
     async def generate(self, request: GenerateRequest) -> str:
         """Send it; the label of its stream. Raises `LmtoolError` when there is no server, or it cannot be sent."""
         return await self._submit(replace(request, prompt=await self._as_ids(request.prompt)))
+
+    async def continue_stream(self, continuation: Continuation) -> str:
+        """Go on from a token of a stream, see `generate`. Raises `UsageError` where this server cannot."""
+        link, tokenizer = await self.connect(), await self._tokenizer_now()
+        names = await link.extensions() or frozenset()
+        able = Abilities(
+            generated="generated" in names and self.info is not None and self.info.backend not in _ONLY_BEGINS,
+            mixed_prompt="mixed_prompt" in names and self.info is not None and not self.info.text_only,
+            encode=None if tokenizer is None else tokenizer.encode_continuation,
+        )
+        if self.info is not None and self.info.text_only:
+            able = replace(able, generated=False, encode=None)
+        request, note = continuation.request_for(able)
+        if note:
+            self._pipeline.note(f"branch of {continuation.label}: {note}")
+        return await self._submit(request)
 
     async def score(self, text: TextToScore) -> str:
         """The same for a text; its ids stay what they are, only what has none is tokenized."""
