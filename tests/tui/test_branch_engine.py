@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from lmtool.tui.alignment import Side, compare
 from lmtool.tui.branches import Branches
 from lmtool.tui.event_store import EventStore
 from lmtool.tui.http_continuation import _ids_in, continue_answer
-from lmtool.tui.request_builder import branch, request_of
+from lmtool.tui.request_builder import branch, common_length, request_of
 from lmtool.tui.sources.connect import ConnectSource
 from lmtool.tui.sources.http_requests import HttpRequestSource
 from lmtool.tui.view import View
@@ -205,7 +204,7 @@ class TestHttp:
                 Side(seen.view, parent), Side(seen.view, child, (seen.view.state.find(origin) or parent, text_begun))
             )
             ours, theirs = seen.view.state.text(parent), answer.text + seen.view.state.text(child)
-            assert found.alignment.characters == len(os.path.commonprefix([ours, theirs]))
+            assert found.alignment.characters == common_length(ours, theirs)
             assert found.notes == ("tokens without ids: aligned by text",)
 
     async def test_messages(self, embedded: str) -> None:
