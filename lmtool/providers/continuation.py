@@ -66,7 +66,7 @@ def stops_of(body: Mapping[str, object]) -> list[str]:
 
 
 def rest_of(body: Mapping[str, object], choice: int, used: int) -> dict[str, Any]:
-    """The parameters of a request for what comes behind `used` tokens of one of its choices; the prompt is as it was.
+    """A request for the rest of one of its choices, behind `used` tokens; the prompt is as it was.
 
     A seed is that of the choice: the first one's is the request's own, the next one's one more (lmtool, vLLM).
     """

@@ -1,16 +1,17 @@
-"""A stream that goes on from one of its tokens: what is kept of it, and the request that a server is sent for it."""
+"""Continuations: a stream up to one of its tokens, with another token there, and the request for the rest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from lmtool.errors import UsageError
 from lmtool.types import BufferSlice, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from lmtool.providers.answer_events import Api
     from lmtool.types import Prompt
 
 FEWEST_TOKENS = 8
@@ -32,13 +33,13 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A stream up to one of its tokens, and what comes in the place of that."""
+    """A stream of LMTP up to one of its tokens, with another token, or a text, in the place of that."""
 
     label: str
     """Of the stream."""
     request: GenerateRequest
     """Its request; parameters count from the stream's beginning."""
-    kept: tuple[int, ...] = ()
+    kept_ids: tuple[int, ...] = ()
     """Ids behind its prompt."""
     text: str = ""
     """What follows them, without ids."""
@@ -48,9 +49,9 @@ class Continuation:
     """What depends on generated tokens, and would not know of those in a prompt: `its constraint`."""
 
     @property
-    def begun(self) -> bytes | None:
-        """What comes behind the stream's prompt, as bytes; None where that is not known."""
-        return None if self.kept and self.kept_text is None else f"{self.kept_text or ''}{self.text}".encode()
+    def beginning(self) -> bytes | None:
+        """The bytes between the stream's prompt and the branch's own tokens; None where they are not known."""
+        return None if self.kept_ids and self.kept_text is None else f"{self.kept_text or ''}{self.text}".encode()
 
     def request_for(self, server: Abilities) -> tuple[GenerateRequest, str]:
         """The request that continues exactly this, and a sentence on what is not certain, or empty.
@@ -58,7 +59,7 @@ class Continuation:
         As prompt where that loses nothing, else behind the prompt as generated ids. Raises `UsageError` where the
         server can be asked for neither.
         """
-        kept, text = self.kept, self.text
+        kept, text = self.kept_ids, self.text
         if text and server.encode is not None:
             kept, text = (*kept, *server.encode(text)), ""
         prompt = self.request.prompt
@@ -94,7 +95,7 @@ class Continuation:
         self, prompt: ChatPrompt, kept: tuple[int, ...], text: str, server: Abilities
     ) -> tuple[GenerateRequest, str]:
         """The beginning of the answer as a text, which must become the same tokens as far as that can be known."""
-        if self.kept and self.kept_text is None:
+        if self.kept_ids and self.kept_text is None:
             raise UsageError(
                 f"stream {self.label} cannot be branched here: the server takes the beginning of an answer as text, "
                 "and these tokens end inside a character, or have no text that is known",
@@ -130,3 +131,28 @@ def _remaining(sampling: SamplingParams, used: int) -> SamplingParams:
         max_tokens=max(FEWEST_TOKENS, sampling.max_tokens - used),
         min_tokens=max(0, sampling.min_tokens - used),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpContinuation:
+    """An HTTP answer up to one of its tokens, with another token, or a text, in the place of that."""
+
+    label: str
+    """Of the stream."""
+    api: Api
+    path: str
+    body: Mapping[str, Any]
+    """Of the request."""
+    choice: int
+    """Which of its answers."""
+    used: int
+    """Tokens, or pieces of text, before."""
+    text: str
+    """The beginning of the answer: its tokens before, and the new one."""
+    pieces: tuple[bytes, ...] | None = None
+    """The tokens of that text; None where they are not known, or a person typed its end."""
+    ids: tuple[int, ...] | None = None
+    """Ids of the tokens before, where the answer tells them."""
+    prompt_ids: tuple[int, ...] | None = None
+    """Ids of the prompt, where the answer tells them."""
+    headers: Mapping[str, str] = field(default_factory=dict)

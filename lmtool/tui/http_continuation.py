@@ -1,8 +1,7 @@
-"""An HTTP answer up to one of its tokens, and what comes in the place of that: what the rest is asked for with."""
+"""Continuations of HTTP answers: the text up to a token, with another there, and its ids where the answer has them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmtool.errors import LmtoolError, UsageError
@@ -13,42 +12,17 @@ from lmtool.providers.json_values import list_of, object_of
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Piece, Request
 from lmtool.trace.large_values import reference
+from lmtool.tui.continuation import HttpContinuation
 from lmtool.tui.request_builder import may_have_begun, spell, whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lmtool.providers.answer_events import Api
     from lmtool.tui.streams import Stream
     from lmtool.tui.view import View
 
 KEPT_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
 """Headers of a request that say how it is to be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpContinuation:
-    """An answer up to one of its tokens, and the text that comes in the place of that."""
-
-    label: str
-    """Of the stream."""
-    api: Api
-    path: str
-    body: Mapping[str, Any]
-    """Of the request."""
-    choice: int
-    """Which of its answers."""
-    used: int
-    """Tokens, or pieces of text, before."""
-    text: str
-    """The answer's beginning, with what comes in the place of the token."""
-    pieces: tuple[bytes, ...] | None = None
-    """The tokens of that text; None where they are not known, or a person typed its end."""
-    ids: tuple[int, ...] | None = None
-    """Ids of the tokens before, where the answer tells them."""
-    prompt_ids: tuple[int, ...] | None = None
-    """Ids of the prompt, where the answer tells them."""
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def continue_answer(view: View, row: int, instead: str | bytes | int, typed: str = "") -> HttpContinuation:

@@ -31,7 +31,7 @@ TOP_LOGPROBS = 5
 """Alternatives a token that a branch has at least."""
 LINE_FEED = visible("\n")
 """What stands for a line feed in an editable line, and means one where it is typed."""
-_HTTP_PROMPTS = (*PROMPT_MEMBERS, "tools")
+_HTTP_PROMPTS = (*PROMPT_MEMBERS, "prompt_token_ids", "tools")
 
 
 # The request of a stream.

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from lmtool.trace.events import Event
-    from lmtool.tui.continuation import Continuation
-    from lmtool.tui.http_continuation import HttpContinuation
+    from lmtool.tui.continuation import Continuation, HttpContinuation
     from lmtool.tui.sources.event_pipeline import Feed
     from lmtool.tui.sources.requests import TextToScore
     from lmtool.types import GenerateRequest

@@ -199,7 +199,7 @@ class TestHttp:
                 assert list(ids) == await seen.of_engine(begun, temperature=0.9, seed=seed, max_tokens=10)
             sides = Branches()
             sides.add(parent.label, 4, child.label, "x", answer.text.encode())
-            origin, text_begun = sides.begun(child.label)
+            origin, text_begun = sides.beginning(child.label)
             found = compare(
                 Side(seen.view, parent), Side(seen.view, child, (seen.view.state.find(origin) or parent, text_begun))
             )

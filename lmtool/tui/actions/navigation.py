@@ -260,7 +260,7 @@ def _sides(app: ActionContext) -> tuple[Side, Side] | str:
 
 def _side(app: ActionContext, stream: Stream) -> Side:
     """A stream; of a branch with what it goes on from."""
-    label, begun = app.branches.begun(stream.label)
+    label, begun = app.branches.beginning(stream.label)
     origin = app.view.state.find(label) if begun else None
     return Side(app.view, stream, None if origin is None else (origin, begun))
 

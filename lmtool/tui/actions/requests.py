@@ -94,7 +94,7 @@ def _branch(app: ActionContext, row: int, instead: int | str | bytes, *, typed: 
     try:
         if stream.api is None:
             continuation = request_builder.branch(view, row, instead, typed)
-            sending, begun = _continued(app, continuation), continuation.begun
+            sending, begun = _continued(app, continuation), continuation.beginning
         else:
             answer = continue_answer(view, row, instead, typed)
             assert app.source is not None
@@ -113,7 +113,7 @@ def _continued(app: ActionContext, continuation: Continuation) -> Awaitable[str]
 
 
 def _send_branch(app: ActionContext, row: int, sign: str, sending: Awaitable[str], begun: bytes | None = None) -> None:
-    """Send a branch, and note whose child it is. begun: see `Branch.begun`."""
+    """Send a branch, and note whose child it is. begun: see `Branch.beginning`."""
     parent, position = app.view.state.stream_of(row), app.view.position(row)
 
     async def send() -> None:

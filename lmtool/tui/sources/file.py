@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.trace.events import Event
     from lmtool.trace.proxy import Target
-    from lmtool.tui.continuation import Continuation
-    from lmtool.tui.http_continuation import HttpContinuation
+    from lmtool.tui.continuation import Continuation, HttpContinuation
     from lmtool.tui.sources.event_pipeline import Feed
     from lmtool.tui.sources.requests import TextToScore
     from lmtool.types import GenerateRequest, ModelInfo

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.providers.prefill import PrefillStyle
     from lmtool.trace.proxy import Target
-    from lmtool.tui.http_continuation import HttpContinuation
+    from lmtool.tui.continuation import HttpContinuation
     from lmtool.tui.sources.event_pipeline import EventPipeline
 
 OPEN_LIMIT = 10.0

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lmtool.trace.events import Event
-    from lmtool.tui.continuation import Continuation
-    from lmtool.tui.http_continuation import HttpContinuation
+    from lmtool.tui.continuation import Continuation, HttpContinuation
     from lmtool.tui.sources.event_pipeline import EventPipeline, Feed, RecordingStatus
     from lmtool.tui.sources.http_requests import HttpRequestSource
     from lmtool.tui.sources.requests import RequestSource, TextToScore
