@@ -106,7 +106,7 @@ def align(a: Side, b: Side) -> Alignment:
 
 def _own_prefixes(a: Side, b: Side, *, by_ids: bool) -> tuple[Prefix, Prefix] | str:
     """What stands before the tokens of each, behind a part that both have; else a sentence on why that is not known."""
-    contexts = context_of(a.view, a.stream), context_of(b.view, b.stream)
+    contexts = _context(a, by_ids=by_ids), _context(b, by_ids=by_ids)
     ours, theirs = map(_ids, contexts)
     if ours is None or theirs is None:
         if None in contexts:
@@ -116,6 +116,13 @@ def _own_prefixes(a: Side, b: Side, *, by_ids: bool) -> tuple[Prefix, Prefix] | 
         ours, theirs = begun_of(a.view, a.stream), begun_of(b.view, b.stream)
     candidates: tuple[Prefix, Prefix] = (ours, theirs) if by_ids else (_bytes(a, ours), _bytes(b, theirs))
     return candidates if common_length(*candidates) == min(map(len, candidates)) else OTHER_PROMPTS
+
+
+def _context(side: Side, *, by_ids: bool) -> object:
+    """What a stream's tokens follow; ids that add no text, such as bos, are an empty text where texts are compared."""
+    context = context_of(side.view, side.stream)
+    ids = None if by_ids else _ids(context)
+    return "" if ids is not None and not _bytes(side, ids) else context
 
 
 def _origins(a: Side, b: Side) -> tuple[bytes, bytes] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,18 @@ from lmtool.trace.events import Frame, Request
 from lmtool.trace.proxy import parse_target
 from lmtool.tui.alignment import Side, compare
 from lmtool.tui.branches import Branches
+from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.event_store import EventStore
 from lmtool.tui.http_continuation import _ids_in, continue_answer
 from lmtool.tui.request_builder import branch, common_length, request_of
 from lmtool.tui.sources.connect import ConnectSource
 from lmtool.tui.sources.http_requests import HttpRequestSource
+from lmtool.tui.sources.requests import TextToScore
+from lmtool.tui.styles import UNICODE
 from lmtool.tui.view import View
 from lmtool.types import ChatMessage, ChatPrompt, Constraint, GenerateRequest, SamplingParams
 from tests.tui.sources_running import Watch, no_tokenizer, watching
+from tests.tui.states import rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -272,3 +277,29 @@ async def test_a_server_that_begins_another_answer(embedded: str) -> None:
             await http.continue_answer(answer)
         sent = [event for event in seen.watch.events if isinstance(event, Request | Frame)]
         assert not any(event.connection == 99 for event in sent)
+
+
+async def test_two_models_on_one_text(embedded: str, served: str) -> None:
+    """Each scores the text by its own tokenizer, beside the same characters of the other; bits a character compare."""
+    text = "Once upon a time there was a little dog."
+    sides = []
+    for url in (embedded, served):
+        source = ConnectSource(
+            url, pytest.fail, find_tokenizer=no_tokenizer, scores=[TextToScore("", (), text, whole=text)], stay=False
+        )
+        lines = EventStore()
+        async with watching(source) as watch:
+            await watch.until(watch.over.is_set)
+            lines.feed(watch.events)
+        assert watch.error is None
+        view = View(lines.state, lines)
+        sides.append(Side(view, view.state.streams[0]))
+    shown = rows(ComparisonDocument(*sides, UNICODE), 100)
+    found = compare(*sides).alignment
+    assert (found.characters, found.parts) == (len(text), False)
+    for name, one in zip("AB", sides, strict=True):
+        logprobs = [p for row in one.rows if not math.isnan(p := one.view.state.tokens.logprobs[row])]
+        first = len(one.rows) - len(logprobs)
+        characters = sum(len(one.view.state.texts.text_at(one.stream, i)) for i in range(first, len(one.rows)))
+        bits = -math.fsum(logprobs) / math.log(2) / characters
+        assert f"{name} {bits:.3f} bits a character" in "\n".join(shown)

@@ -14,6 +14,7 @@ from lmtool.tui.documents.frames import indented
 from lmtool.tui.documents.key_help import help_lines
 from lmtool.tui.documents.list import ListDocument, text_document
 from lmtool.tui.documents.what_if import WhatIfDocument
+from lmtool.tui.event_store import TraceFile
 from lmtool.tui.runs import Run, visible
 from lmtool.tui.screens.dialogs import AskScreen
 from lmtool.tui.screens.finder import FinderScreen
@@ -269,7 +270,7 @@ def _sides_of_two_traces(app: ActionContext) -> tuple[Side, Side] | str:
     other, here = app.other, app.view.current
     assert other is not None
     try:
-        while not other.is_loaded and not other.load(5.0):
+        while isinstance(other, TraceFile) and not other.is_loaded and not other.load(5.0):
             pass
     except LmtoolError as error:
         return error.message
@@ -279,7 +280,7 @@ def _sides_of_two_traces(app: ActionContext) -> tuple[Side, Side] | str:
     there = same_label if same_label is not None and (alike is None or same_label.prompt == here.prompt) else alike
     there = there or next(iter(other.state.streams), None)
     if there is None:
-        return f"{other.path.name} has no stream"
+        return f"{other.path.name if isinstance(other, TraceFile) else 'the second server'} has no stream yet"
     return Side(app.view, here), Side(View(other.state, other, live=False), there)
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitError
+from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitError, UsageError
 from lmtool.lmtp import model_info
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.prompt_parameters import apart, split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
+from lmtool.score_input import windows, windows_sentence
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.tui.continuation import Abilities
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
@@ -39,6 +40,8 @@ _WATCHED, _LEAD = '"watch":', 64
 """What stands at the beginning of a frame that tells of others; its events are shown in its place."""
 _ONLY_BEGINS = frozenset({"vllm"})
 """Backends that begin streams and cannot go on with one, though the server in front of them knows how to ask."""
+MOST_WINDOWS = 64
+"""Windows of a text that is longer than the model's context: each is a stream."""
 TOP_LOGPROBS = 5
 """Alternatives a token, where a typed line does not say; and beside each scored token."""
 
@@ -212,7 +215,27 @@ class RequestSource:
             scored = text.whole
         if tokenizer is not None and isinstance(prompt, str):
             prompt = tuple(tokenizer.encode(prompt))
+        if isinstance(prompt, tuple) and isinstance(scored, tuple):
+            return await self._score_ids(prompt, scored, text.model)
         return await self._submit(ScoreRequest(0, prompt, scored, text.model, top_logprobs=TOP_LOGPROBS))
+
+    async def _score_ids(self, prompt: tuple[int, ...], scored: tuple[int, ...], model: str | None) -> str:
+        """A score in windows where it does not fit into the model's context; the label of the first one."""
+        context = None if self.info is None else self.info.context_length
+        cut = [] if context is None else windows(len(prompt), len(scored), context)
+        if context is not None and len(cut) > MOST_WINDOWS:
+            raise UsageError(
+                f"{len(scored):,} tokens are {len(cut)} windows of the model's context ({context:,}); at most "
+                f"{MOST_WINDOWS} are shown here",
+                "score it in lines:  lmtool score FILE --heat",
+            )
+        if context is None or len(cut) < 2:
+            return await self._submit(ScoreRequest(0, prompt, scored, model, top_logprobs=TOP_LOGPROBS))
+        self._pipeline.note(windows_sentence(len(cut), len(scored), context))
+        ids = (*prompt, *scored)
+        requests = [ScoreRequest(0, ids[one.start : one.first], ids[one.first : one.end], model) for one in cut]
+        labels = [await self._submit(replace(request, top_logprobs=TOP_LOGPROBS)) for request in requests]
+        return labels[0]
 
     async def _tokenizer_now(self) -> TextTokenizer | None:
         await self.connect()
