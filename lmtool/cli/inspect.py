@@ -244,10 +244,10 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
             return await run_inspector(TraceFile(targets[0]), None, options, other)
     source = await factory.make()
     if isinstance(source, FileSource):
-        return await run_inspector(source.file, None if source.generate is None else source, options)
+        answers = source.generate is not None or source.continue_http is not None
+        return await run_inspector(source.file, source if answers else None, options)
     second = factory.make_second()
-    other = None if second is None else EventStore()
-    return await run_inspector(EventStore(), source, options, other, second)
+    return await run_inspector(EventStore(), source, options, None if second is None else EventStore(), second)
 
 
 def _only_with_proxy(common: ClientCommon, proxy: str | None) -> None:

@@ -76,7 +76,7 @@ def _read(out: Output, word: str, *, alone: bool) -> str:
     if word.startswith("@") and len(word) > 1:
         return read_text(word[1:])
     if alone and _is_file(word):
-        out.note(f"the text of {word}; the name itself as a text:  --no-prompt {word} ''")
+        out.note(f"the text of the file {word}; the word itself as a text:  printf %s {word} | lmtool score")
         return read_text(word)
     return word
 
