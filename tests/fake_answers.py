@@ -25,14 +25,14 @@ class Words:
     texts: tuple[str, ...] = ("Hel", "lo")
     """Pieces, as a stream brings them."""
     calls: tuple[ToolCall, ...] = ()
-    thoughts: tuple[str, ...] = ()
-    """Pieces of a thought before it; chat, messages and responses have them."""
-    argument_size: int = 1000
-    """Characters of arguments that a stream brings at once."""
     reason: str = "stop"
     """In OpenAI's words."""
     prompt_tokens: int = 7
     completion_tokens: int = 5
+    thoughts: tuple[str, ...] = ()
+    """Pieces of a thought before it; chat, messages and responses have them."""
+    argument_size: int = 1000
+    """Characters of arguments that a stream brings at once."""
 
     @property
     def text(self) -> str:

@@ -72,7 +72,7 @@ def _text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    return "\n".join(filter(None, (str(part.get("text") or _text_of(part.get("content"))) for part in parts)))
+    return "".join(str(part.get("text") or _text_of(part.get("content"))) for part in parts)
 
 
 def stream_of(started: RequestStarted, index: int, choice: int, frame: int, blobs: Mapping[str, Digest]) -> Stream:
