@@ -142,9 +142,10 @@ class Answers(Generic[S]):
         for raw, entry, stream in zip(entries, read, self.owners(event.time, event.connection, read), strict=True):
             token = entry.token if entry.has_token else None
             logprob = stream.logprob_of_next(entry.logprob) if entry.counts else None
-            facts = (token, entry.text, logprob, entry.finish_reason, entry.error)
+            facts = (token, entry.own_text, logprob, entry.finish_reason, entry.error)
             no_logprob = entry.counts and logprob is None and entry.logprob is not None
-            outputs.append(OutputEvent(event.time, stream, *facts, is_piece=False, top=None if no_logprob else raw))
+            top = None if no_logprob else raw
+            outputs.append(OutputEvent(event.time, stream, *facts, is_thought=entry.is_thought, top=top))
         return outputs
 
     def owners(self, time: float, connection: int, entries: Iterable[TokenEntry]) -> list[S]:

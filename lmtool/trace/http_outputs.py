@@ -48,6 +48,7 @@ class HttpRequest(Generic[S]):
                 text=token.piece,
                 logprob=token.logprob,
                 is_piece=is_piece,
+                is_thought=event.kind == "reasoning",
                 top=None if is_piece else token,
             )
             for token in counted_tokens(event, self.choices_with_tokens)
@@ -61,7 +62,7 @@ class HttpRequest(Generic[S]):
         key = (event.choice, event.index)
         tool = self.tools[key] = event.name or self.tools.get(key, "")
         for place, output in enumerate(outputs):
-            if self.without_text and isinstance(output, OutputEvent) and output.stream is stream and output.top:
+            if isinstance(output, OutputEvent) and output.stream is stream and self._is_of_call(output):
                 outputs[place] = structs.replace(output, call=event.index, tool=tool)
                 self.calls_with_tokens.add(key)
         if key in self.calls_with_tokens:
@@ -72,3 +73,7 @@ class HttpRequest(Generic[S]):
             for text, is_name in texts
             if text
         ]
+
+    def _is_of_call(self, output: OutputEvent) -> bool:
+        """Whether an output of the chunk at hand is a token of the call that the chunk brings."""
+        return self.without_text and bool(output.top) and not output.is_thought and output.call is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,8 +32,8 @@ class Section(NamedTuple):
     """Of its first token in its stream."""
     call: int | None
     """By the API's number; None for text."""
-    tool: str
-    """The tool that is called; empty for text, and where it has not been named."""
+    name: str
+    """Of the tool that is called, empty until it is named; else `thought` or `answer`."""
     is_named: bool = False
     """Whether its first token is the name of the tool."""
     again: bool = False
@@ -99,12 +99,18 @@ class Stream(stream_events.Stream):
     """The column of the token log."""
     sections: list[Section] = field(default_factory=list)
     """Calls of tools, and text behind them; empty for a stream of text alone."""
+    thought_bounds: array[int] = field(default_factory=lambda: array("i"))
+    """Rows of the token log at which what it thinks begins, ends, begins again, and so on."""
     hold_ups: list[HoldUp] = field(default_factory=list)
     """What the server said of why nothing comes, in order."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
     """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as needed yet; tokens without one left out."""
     _counts: array[int] = field(default_factory=lambda: array("i", (0,)))
     """How many of these tokens have one."""
+
+    def is_thought(self, row: int) -> bool:
+        """Whether its token in this row of the log is of what the model thinks before its answer."""
+        return bisect_right(self.thought_bounds, row) % 2 == 1
 
     def count(self, tokens: int) -> int:
         """This stream's tokens among the first `tokens` rows of the log."""
@@ -116,8 +122,8 @@ class Stream(stream_events.Stream):
         if output.call == (None if last is None else last.call) and not (output.is_tool_name and last is not None):
             return
         again = not output.is_tool_name and any(one.call == output.call for one in self.sections)
-        section = Section(len(self.rows), output.call, output.tool, output.is_tool_name, again)
-        self.sections.append(section)
+        name = output.tool if output.call is not None else "thought" if output.is_thought else "answer"
+        self.sections.append(Section(len(self.rows), output.call, name, output.is_tool_name, again))
 
     def held_up(self, moment: float, last_token: float) -> str:
         """What holds it up at a moment, in a word or two; empty for nothing. last_token: its time, or -1."""

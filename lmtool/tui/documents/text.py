@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lmtool.tui.view import View
 
 RULE, WALL = "─", "│"
-"""Before a turn's role; between a prompt and its answer."""
+"""Before a turn's role; between a prompt, a thought and its answer."""
 PROMPT, SEPARATOR = -1, -2
 """Positions of parts that are no tokens."""
 LAYOUTS = 64
@@ -98,8 +98,11 @@ class Layout:
         texts, ids = self._state.texts, self._state.tokens.ids
         while self.count < count:
             position = self.count
-            if self._begins_section(position):
-                continue
+            if self._section_at(position):
+                if self._put_section(position):
+                    continue
+            elif position and self._thoughts_end(position):
+                self._piece(SEPARATOR, WALL)
             text = texts.text_at(self._stream, position) or texts.special_name(ids[self._stream.rows[position]])
             first = visible(text.partition("\n")[0], blanks=self.blanks)
             if self._used and self._used + width(first) > self.columns and width(first) <= self.columns:
@@ -107,17 +110,21 @@ class Layout:
             self.line_of.append(len(self.lines) - 1)
             self._put(position, text)
 
-    def _begins_section(self, position: int) -> bool:
-        """Put a rule where a section begins; whether the token stands in it, as the name of a tool does."""
+    def _section_at(self, position: int) -> bool:
+        """Whether a section begins with a token."""
         sections = self._stream.sections
-        if self._sections == len(sections) or sections[self._sections].position != position:
-            return False
-        section, self._sections = sections[self._sections], self._sections + 1
+        return self._sections < len(sections) and sections[self._sections].position == position
+
+    def _put_section(self, position: int) -> bool:
+        """Put the rule of the next section; whether the token stands in it, as the name of a tool does."""
+        section = self._stream.sections[self._sections]
+        self._sections += 1
         if section.is_named:
-            self._named_rule(position, section.tool)
+            self._named_rule(position, section.name)
+        elif section.call is None:
+            self._rule(section.name)
         else:
-            words = ("tool", section.tool, "goes on" if section.again else "")
-            self._rule(" ".join(filter(None, words)) if section.call is not None else "answer")
+            self._rule(" ".join(filter(None, ("tool", section.name, "goes on" if section.again else ""))))
         return section.is_named
 
     def _named_rule(self, position: int, tool: str) -> None:
@@ -130,6 +137,11 @@ class Layout:
         if (left := self.columns - self._used) > 1:
             self._piece(SEPARATOR, f" {RULE * (left - 1)}")
         self._break()
+
+    def _thoughts_end(self, position: int) -> bool:
+        """Whether a token is the first of an answer behind a thought."""
+        stream, rows = self._stream, self._stream.rows
+        return stream.is_thought(rows[position - 1]) and not stream.is_thought(rows[position])
 
     def _put(self, position: int, text: str) -> None:
         if not text:

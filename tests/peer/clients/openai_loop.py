@@ -35,7 +35,9 @@ def responses():
     ask = {"model": q.QUOTED, "temperature": 0, "max_output_tokens": 80, "instructions": loops.SYSTEM}
     events = []
     while True:
-        with client.responses.stream(input=items, tools=[{"type": "function", "strict": True, **TOOL}], **ask) as stream:
+        with client.responses.stream(
+            input=items, tools=[{"type": "function", "strict": True, **TOOL}], **ask
+        ) as stream:
             events += [event.to_dict() for event in stream]
             response = stream.get_final_response()
         calls = [item for item in response.output if item.type == "function_call"]
