@@ -8,7 +8,7 @@ import hashlib
 import json
 import sys
 
-import httpx
+import httpx2 as httpx
 
 KEY = "sesame-0123456789abcdef"
 """No recording has it."""
