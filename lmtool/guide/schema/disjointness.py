@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.guide.name_patterns import PatternError, matches
 from lmtool.guide.schema.document import (
@@ -19,6 +18,9 @@ from lmtool.guide.schema.document import (
     types_of,
 )
 from lmtool.guide.schema.values import allowed_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _MAX_DEPTH = 6
 _MAX_CHOICES = 2
@@ -38,7 +40,9 @@ def are_disjoint(one: Schema, other: Schema, document: Document, beside: Schema 
     return _exclude([beside, one], [other], document, 0)
 
 
-def _exclude(ones: Iterable[Schema], others: Iterable[Schema], document: Document, depth: int, choices: int = 0) -> bool:
+def _exclude(
+    ones: Iterable[Schema], others: Iterable[Schema], document: Document, depth: int, choices: int = 0
+) -> bool:
     document.count()
     if depth > _MAX_DEPTH:
         return False

@@ -37,7 +37,10 @@ def as_definitions(schema: Schema) -> Schema:
         moved[pointer] = next(name for at in range(len(named) + 1) if (name := f"part{number}-{at}") not in named)
     targets: dict[str, Schema] = {}
     for pointer, name in moved.items():
-        target = document.resolve(pointer)
+        try:
+            target = document.resolve(pointer)
+        except UnsupportedError:  # for others to say, with its place
+            return schema
         if target is schema:
             target = {keyword: value for keyword, value in schema.items() if keyword not in _OF_A_DOCUMENT}
         targets[name] = _renamed(target, moved)
@@ -79,9 +82,7 @@ def _renamed(value: Any, moved: dict[str, str], *, named: bool = False) -> Any: 
     if not isinstance(value, dict):
         return value
     written = {
-        keyword: _renamed(part, moved, named=not named and keyword in _NAMED)
-        if named or keyword not in _DATA
-        else part
+        keyword: _renamed(part, moved, named=not named and keyword in _NAMED) if named or keyword not in _DATA else part
         for keyword, part in value.items()
     }
     if not named and isinstance(reference := value.get("$ref"), str) and reference in moved:

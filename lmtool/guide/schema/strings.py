@@ -32,11 +32,12 @@ _CLASS = (
 )
 _ATOM = rf"""(?:[A-Za-z0-9 _,:;@#%&=<>"'~!/.-]|\\[.*+?^$|()\[\]{{}}\\/dDwWsStnr-]|{_CLASS})"""
 _TIMES = r"(?:(?:[*+?]|\{[0-9]{1,3},?\}|\{[01],[1-9]\}|\{2,[2-9]\}|\{3,[3-9]\}|\{[0-9],[1-9][0-9]\})\??)?"
-_FLAT = rf"(?:{_ATOM}{_TIMES}|\\[bB])*"
+_TERM = rf"(?:{_ATOM}{_TIMES}|\\[bB])"
+_FLAT = rf"{_TERM}*"
 _GROUP = rf"\((?:\?:)?{_FLAT}(?:\|{_FLAT})*\){_TIMES}"
-_DEEPER = rf"(?:{_ATOM}{_TIMES}|{_GROUP})*"
+_DEEPER = rf"(?:{_TERM}|{_GROUP})*"
 _NESTED = rf"\((?:\?:)?{_DEEPER}(?:\|{_DEEPER})*\){_TIMES}"
-_BRANCH = rf"\^?(?:{_ATOM}{_TIMES}|{_NESTED})*\$?"
+_BRANCH = rf"\^?(?:{_TERM}|{_NESTED})*\$?"
 """Of a regular expression, with groups in groups, and no deeper; counts and ranges are those that are in order."""
 
 PATTERNS: Mapping[str, str] = {

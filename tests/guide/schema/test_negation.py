@@ -38,6 +38,11 @@ VALUES = [None, True, False, 0, 1, 2, 1.5, "", "x", "xy", "y", [], [1], {}, {"a"
         {"$ref": "#/$defs/s"},
         {"const": {}},
         {"const": []},
+        {"contains": {"const": 1}},
+        {"contains": {}},
+        {"contains": {"const": 1}, "minContains": 2},
+        {"contains": {"const": 1}, "maxContains": 0},
+        {"contains": {"const": 1}, "minContains": 0},
     ],
 )
 def test_exact(schema):
@@ -103,7 +108,8 @@ def test_some_ways(schema):
 
 
 @pytest.mark.parametrize(
-    "schema", [{"multipleOf": 0.1}, {"multipleOf": math.inf}, {"contains": {}}, {"minimum": "1"}, {"format": "date"}]
+    "schema",
+    [{"multipleOf": 0.1}, {"multipleOf": math.inf}, {"uniqueItems": True}, {"minimum": "1"}, {"format": "date"}],
 )
 def test_refused(schema):
     """What has no negation is refused; beside something that has one, it is left out and told."""
