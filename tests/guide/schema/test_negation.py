@@ -10,7 +10,26 @@ import pytest
 from lmtool.guide.schema.document import Document, UnsupportedError
 from lmtool.guide.schema.negation import conjunction, negation
 
-VALUES = [None, True, False, 0, 1, 2, 1.5, "", "x", "xy", "y", [], [1], {}, {"a": 1}, {"b": 1}, {"a": "x", "b": 2}]
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    2,
+    1.5,
+    "",
+    "x",
+    "xy",
+    "y",
+    [],
+    [1],
+    [1, 1],
+    {},
+    {"a": 1},
+    {"b": 1},
+    {"a": "x", "b": 2},
+]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +60,7 @@ VALUES = [None, True, False, 0, 1, 2, 1.5, "", "x", "xy", "y", [], [1], {}, {"a"
         {"contains": {"const": 1}},
         {"contains": {}},
         {"contains": {"const": 1}, "minContains": 2},
-        {"contains": {"const": 1}, "maxContains": 0},
+        {"contains": {"const": 1}, "minContains": 0, "maxContains": 1},
         {"contains": {"const": 1}, "minContains": 0},
     ],
 )

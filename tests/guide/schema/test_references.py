@@ -101,6 +101,7 @@ def test_names_are_no_keywords() -> None:
     schema = {"properties": {"enum": {"$ref": "#"}, "$ref": {"type": "string"}}, "additionalProperties": False}
     written = as_definitions(schema)
     assert isinstance(written, dict)
+    assert "$defs" in written
     judge = jsonschema.Draft202012Validator(written)
     assert judge.is_valid({"enum": {"$ref": "x"}})
     assert not judge.is_valid({"enum": {"$ref": 1}})
