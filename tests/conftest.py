@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     StartServer = Callable[..., contextlib.AbstractContextManager["ServerProcess"]]
 
+# Before torch is loaded: processes share the processors, and threads that wait by spinning would take half of them.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # A parent that ignores Ctrl-C hands that on to every program under test; a handler of our own is not inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(

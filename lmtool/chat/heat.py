@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.logprobs.distribution import Distribution
-from lmtool.logprobs.heat import ATTRIBUTES, COLORS, STEPS
+from lmtool.logprobs.heat import ATTRIBUTES, COLORS, STEPS, THOUGHT_COLORS, THOUGHT_INK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,15 @@ STYLES: Mapping[Depth, tuple[str, ...]] = {
     "none": ("",) * STEPS,
 }
 """SGR parameters of each step, from expected to most surprising; empty for none."""
-THOUGHT: Mapping[Depth, str] = {"256": "3;38;5;139", "16": "3;35", "attributes": "2;3", "none": ""}
+THOUGHT: Mapping[Depth, str] = {"256": f"3;38;5;{THOUGHT_INK}", "16": "3;35", "attributes": "2;3", "none": ""}
 """SGR parameters of what a model thinks before its answer."""
+THOUGHT_STYLES: Mapping[Depth, tuple[str, ...]] = {
+    "256": tuple(f"3;38;5;{text};48;5;{ground}" for text, ground in THOUGHT_COLORS),
+    "16": (*["3;35"] * 4, *["3;95"] * 3, "1;3;95"),
+    "attributes": tuple(f"{style};3".removeprefix(";") for style in STYLES["attributes"]),
+    "none": ("",) * STEPS,
+}
+"""`STYLES` of what a model thinks."""
 
 
 def distribution(output: TokenOutput, k: int | None = None) -> Distribution[int | None]:

@@ -86,11 +86,16 @@ class TokenColorer:
 
     def style(self, output: TokenOutput) -> str:
         """SGR parameters for a token."""
-        if self.mode is None:
-            return ""
-        known = heat.distribution(output) if output.top_logprobs else None
-        step = step_of(self.mode, heat_value(self.mode, output.logprob, known, self.vocab_size))
+        step = self._step(output)
+        if output.reasoning is not None and not output.text:
+            return heat.THOUGHT[self.depth] if step is None else heat.THOUGHT_STYLES[self.depth][step]
         return "" if step is None else heat.STYLES[self.depth][step]
+
+    def _step(self, output: TokenOutput) -> int | None:
+        if self.mode is None:
+            return None
+        known = heat.distribution(output) if output.top_logprobs else None
+        return step_of(self.mode, heat_value(self.mode, output.logprob, known, self.vocab_size))
 
     def pieces(self, text: str, output: TokenOutput) -> list[Piece]:
         """The text in its token's style."""
@@ -132,7 +137,8 @@ class ThoughtStyler:
         pieces: list[Piece] = []
         if output.reasoning and self.styled.out.terminal:
             self._thinking = True
-            pieces.append((safe(self.styled, output.reasoning), heat.THOUGHT[self.styled.depth]))
+            colorer = self.inner if isinstance(self.inner, TokenColorer) else TokenColorer(self.styled.depth)
+            pieces.append((safe(self.styled, output.reasoning), colorer.style(output)))
         if text and self._thinking:
             self._thinking = False
             pieces.append(("\n\n", ""))
@@ -208,7 +214,8 @@ class InterleavedView:
         interleaver = Interleaver(columns=columns() if styled.out.terminal else None, always_label=True)
         for index in range(1, count + 1):
             interleaver.open(index, f"{index:>{len(str(count))}}")
-        return cls(styled, {index: new_styler() for index in range(1, count + 1)}, interleaver)
+        stylers = {index: ThoughtStyler(styled, new_styler()) for index in range(1, count + 1)}
+        return cls(styled, stylers, interleaver)
 
     def show(self, arrivals: Sequence[Arrival]) -> None:
         """Write what is ready."""

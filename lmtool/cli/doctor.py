@@ -28,6 +28,7 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
 }
 """Sign of each verdict, with and without Unicode, and its colour."""
 CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec", "aiohttp")
+UNTRIED_GPU = "lmtool has not been run on a GPU yet: check its answers, and tell us how it went; lmtool docs install"
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 
@@ -188,7 +189,8 @@ def _devices() -> Iterator[Finding]:
             "bad", "torch", f"cannot be imported: {error}", f"pip install --force-reinstall torch; {SEE_TORCH}"
         )
         return
-    yield from (Finding("ok", name, detail) for name, detail in described)
+    for name, detail in described:
+        yield Finding("note", name, detail, UNTRIED_GPU) if name.startswith("cuda") else Finding("ok", name, detail)
     yield _kernels()
 
 

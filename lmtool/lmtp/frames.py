@@ -56,6 +56,18 @@ class TokenEntry(msgspec.Struct, gc=False):
     """On the last entry of a pool's stream: the members that were called for it."""
     seam: Seam | None = None
     """On the first entry behind the place where another member of a pool went on."""
+    reasoning: str | None = None
+    """What it adds to a thought before the answer (TXT-7), possibly nothing; None: it is of the answer."""
+
+    @property
+    def is_thought(self) -> bool:
+        """Whether it is of a thought, and adds nothing to the answer."""
+        return self.reasoning is not None and not self.text
+
+    @property
+    def own_text(self) -> str | None:
+        """What it adds to thought and answer; None where the server told no text."""
+        return self.text if self.reasoning is None else f"{self.reasoning}{self.text or ''}"
 
     @property
     def has_token(self) -> bool:
@@ -65,7 +77,7 @@ class TokenEntry(msgspec.Struct, gc=False):
     @property
     def counts(self) -> bool:
         """Whether it has such a token, or text without one."""
-        return self.has_token or bool(self.text)
+        return self.has_token or bool(self.own_text)
 
     @property
     def last(self) -> bool:

@@ -45,6 +45,14 @@ LIGHT_COLORS: Mapping[Palette, tuple[tuple[int, int], ...]] = {
 }
 """`COLORS` for light grounds."""
 
+THOUGHT_COLORS = ((231, 53), (231, 54), (231, 90), (231, 96), (16, 139), (16, 176), (16, 213), (16, 225))
+"""`COLORS` of what a model thinks before its answer, under every palette: purple, as no step of an answer is."""
+LIGHT_THOUGHT_COLORS = ((16, 225), (16, 219), (16, 183), (16, 177), (16, 170), (231, 127), (231, 90), (231, 53))
+"""`THOUGHT_COLORS` for light grounds."""
+THOUGHT_INK = 139
+"""Of thoughts whose heat is not known or not shown, one of the 256 colours; on light grounds `LIGHT_THOUGHT_INK`."""
+LIGHT_THOUGHT_INK = 96
+
 ATTRIBUTES = ("dim", "dim", "dim", "", "", "bold", "bold", "bold underline")
 """Of each step, where there are no colours."""
 

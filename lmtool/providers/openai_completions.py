@@ -6,6 +6,7 @@ Most other servers have the same API at base URLs of their own; Azure's differs 
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -13,12 +14,12 @@ from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage
 from lmtool.providers.chat_request import MultimodalMessage
 from lmtool.providers.http_request import join_url
 from lmtool.providers.json_values import list_of, object_of, text_of
-from lmtool.providers.logprobs import read_logprobs
+from lmtool.providers.logprobs import read_logprobs, token_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lmtool.providers.answer_events import AnswerEvent, TextKind
+    from lmtool.providers.answer_events import AnswerEvent, ChunkToken, TextKind
     from lmtool.providers.chat_request import ChatRequest
     from lmtool.providers.http_request import Headers, Settings
     from lmtool.types import ChatMessage
@@ -43,11 +44,17 @@ def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
 def _choice(choice: Mapping[str, object], place: int) -> Iterator[AnswerEvent]:
     index = choice.get("index")
     number = index if type(index) is int and index >= 0 else place
-    tokens = read_logprobs(choice.get("logprobs"))
     message = object_of(choice.get("delta", choice.get("message", choice)))
+    thought, tokens = _tokens(choice, message)
     for text, kind in _texts(message):
-        yield TextDelta(number, text, tokens, kind)
-        tokens = ()
+        if kind == "reasoning":
+            yield TextDelta(number, text, thought, kind)
+            thought = ()
+        else:
+            yield TextDelta(number, text, tokens, kind)
+            tokens = ()
+    if thought:
+        yield TextDelta(number, "", thought, "reasoning")
     if tokens:
         yield TextDelta(number, "", tokens)
     yield from _calls(message, number)
@@ -56,6 +63,23 @@ def _choice(choice: Mapping[str, object], place: int) -> Iterator[AnswerEvent]:
         stop = choice.get("stop_reason")
         word = "tool_calls" if reason == "function_call" else str(reason)
         yield ChoiceFinished(number, word, stop if isinstance(stop, str) else None)
+
+
+def _tokens(
+    choice: Mapping[str, object], message: Mapping[str, object]
+) -> tuple[tuple[ChunkToken, ...], tuple[ChunkToken, ...]]:
+    """The tokens of thought and answer: lmtool has a list for each, vLLM one for both, with the marks between them."""
+    logprobs = choice.get("logprobs")
+    thought, tokens = token_entries(object_of(logprobs).get("reasoning_content")), read_logprobs(logprobs)
+    texts = {kind: text for text, kind in _texts(message)}
+    if thought or not tokens or "reasoning" not in texts:
+        return thought, tokens
+    pieces = [token.piece.encode() if isinstance(token.piece, str) else token.piece for token in tokens]
+    begin = b"".join(pieces).rfind(texts["text"].encode()) if "text" in texts else -1
+    if begin < 0:
+        return tokens, ()
+    first = sum(end <= begin for end in accumulate(map(len, pieces)))
+    return tokens[:first], tokens[first:]
 
 
 def _texts(message: Mapping[str, object]) -> Iterator[tuple[str, TextKind]]:

@@ -156,9 +156,10 @@ class Answers(Generic[S]):
         for raw, entry, stream in zip(entries, read, self.owners(event.time, event.connection, read), strict=True):
             token = entry.token if entry.has_token else None
             logprob = stream.logprob_of_next(entry.logprob) if entry.counts else None
-            facts = (token, entry.text, logprob, entry.finish_reason, entry.error)
+            facts = (token, entry.own_text, logprob, entry.finish_reason, entry.error)
             no_logprob = entry.counts and logprob is None and entry.logprob is not None
-            outputs.append(OutputEvent(event.time, stream, *facts, is_piece=False, top=None if no_logprob else raw))
+            top = None if no_logprob else raw
+            outputs.append(OutputEvent(event.time, stream, *facts, is_thought=entry.is_thought, top=top))
         return outputs
 
     def owners(self, time: float, connection: int, entries: Iterable[TokenEntry]) -> list[S]:
@@ -322,8 +323,17 @@ def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
 
 def _token_outputs(time: float, stream: Stream, event: TextDelta | ToolCallDelta, named: set[int]) -> list[OutputEvent]:
     is_piece = isinstance(event, ToolCallDelta) or not event.tokens
+    is_thought = isinstance(event, TextDelta) and event.kind == "reasoning"
     return [
-        OutputEvent(time, stream, None, token.piece, token.logprob, is_piece=is_piece, top=None if is_piece else token)
+        OutputEvent(
+            time,
+            stream,
+            text=token.piece,
+            logprob=token.logprob,
+            is_piece=is_piece,
+            is_thought=is_thought,
+            top=None if is_piece else token,
+        )
         for token in counted_tokens(event, named)
     ]
 

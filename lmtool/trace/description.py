@@ -144,6 +144,8 @@ def _output(output: OutputEvent, answers: Answers[Stream]) -> str:
         parts.append(f"piece {_short(text)}" if output.is_piece else _short(text or ""))
     if output.logprob is not None:
         parts.append(f"p {format_probability(probability(output.logprob))}")
+    if output.is_thought:
+        parts.append("thought")
     if output.finish_reason is not None:
         parts.append(output.finish_reason)
     return " · ".join(parts) or "nothing"

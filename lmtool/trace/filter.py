@@ -65,6 +65,10 @@ class Facts(Protocol):
     def text(self) -> str | None:
         """Text of the token."""
 
+    @property
+    def is_thought(self) -> bool | None:
+        """Whether the token is of what the model thinks before its answer."""
+
 
 Test: TypeAlias = "Callable[[Facts], bool | None]"
 
@@ -93,8 +97,8 @@ _WORD = re.compile(
     r"""|(?P<name>[a-z]+)(?P<sign><=|>=|<|>|=|:)(?P<value>[^\s|()]*)|(?P<word>[^\s|!()"]+))"""
 )
 FORMS = (
-    'sid:3 conn:1 model:NAME kind:score state:err tok:262 p<.1 bits>5 rank>3 gap>50ms "text" /regex/ err run done'
-    " · | or · ! not · ( )"
+    'sid:3 conn:1 model:NAME kind:score state:err tok:262 p<.1 bits>5 rank>3 gap>50ms "text" /regex/ thought err run'
+    " done · | or · ! not · ( )"
 )
 """All forms, for a message or a help screen."""
 
@@ -208,6 +212,9 @@ def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
     if word in _FLAGS:
         names.add("state")
         return _among("state", _STATES[word])
+    if word == "thought":
+        names.add("is_thought")
+        return _known("is_thought", bool)
     if word is not None and re.fullmatch(r"\d+/\S+", word):
         names.add("sid")
         return _among("sid", {word})

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.heat import THOUGHT_INK
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.content import parse_frame
 from lmtool.trace.events import Close, Drop, Frame, Open
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 _COMMAND = re.compile(r"(GENERATE|SCORE|MODEL_INFO|MODELS|BUFFER|WATCH|CANCEL|TOKEN|MSG) \S")
 _FROM_SERVER = ("TOKEN", "MSG")
-COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs")
+COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs", "thought")
+THOUGHT_SGR = f"3;38;5;{THOUGHT_INK}"
+"""How a terminal recording shows what a model thinks before its answer."""
 _LARGE = (*PROMPT_MEMBERS, "logit_bias")
 """Members of a request that a document leaves out."""
 
@@ -39,7 +42,8 @@ def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -
                 continue
             top = " ".join(f"{_name(one)}:{p:.6g}" for one, p in step.alternatives) or None
             facts = (step.token, answers.text_of(step), step.logprob, step.finish_reason, step.error, top)
-            yield _row([f"{step.time:.6f}", step.stream.label, *facts])
+            thought = 1 if step.is_thought else None
+            yield _row([f"{step.time:.6f}", step.stream.label, *facts, thought])
 
 
 def _name(alternative: int | str | bytes) -> str:
@@ -56,9 +60,12 @@ def _row(values: Iterable[object]) -> str:
 
 
 def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """An asciicast version 2: the text of all streams as it came, each change of stream on a line of its own."""
+    """An asciicast version 2: the text of all streams as it came, each change of stream on a line of its own.
+
+    So does an answer behind its thought, which has a look of its own.
+    """
     yield json.dumps({"version": 2, "width": 100, "height": 30, "title": header.title or "lmtool trace"}) + "\n"
-    answers, texts, last = Answers(stream_of), dict[Stream, StreamText](), ""
+    answers, texts, last = Answers(stream_of), dict[Stream, StreamText](), ("", False)
     for event in events:
         for step in answers.follow(event):
             if isinstance(step, RequestStarted):
@@ -69,9 +76,11 @@ def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
             if step.last:
                 del texts[stream]
             if shown:
-                head = "" if stream.label == last else f"\r\n{stream.label} | "
-                last = stream.label
-                yield json.dumps([round(step.time, 6), "o", head + shown.replace("\n", "\r\n")]) + "\n"
+                head = "" if (stream.label, step.is_thought) == last else f"\r\n{stream.label} | "
+                last = stream.label, step.is_thought
+                shown = shown.replace("\n", "\r\n")
+                shown = f"\x1b[{THOUGHT_SGR}m{shown}\x1b[0m" if step.is_thought else shown
+                yield json.dumps([round(step.time, 6), "o", head + shown]) + "\n"
 
 
 def _harmless(text: str) -> str:
@@ -86,14 +95,21 @@ class _Section(Stream):
     request: str = ""
     parameters: Mapping[str, object] = field(default_factory=dict)
     text: StreamText | None = None
+    thought: list[str] = field(default_factory=list)
+    """Pieces of what the model thinks before its answer."""
     pieces: list[str] = field(default_factory=list)
 
     def written(self, ending: str) -> str:
-        text = "".join(self.pieces)
-        fence = "`" * max(3, _longest_run(text) + 1)
         parameters = json.dumps(self.parameters, ensure_ascii=False)
         head = f"## {self.label} · {self.request} · {self.started_at:.3f} s"
-        return f"\n{head}\n\n`{parameters}`\n\n{fence}text\n{text}\n{fence}\n\n{ending}\n"
+        thought = _fenced("thought", self.thought) if self.thought else ""
+        return f"\n{head}\n\n`{parameters}`\n\n{thought}{_fenced('text', self.pieces)}{ending}\n"
+
+
+def _fenced(kind: str, pieces: list[str]) -> str:
+    text = "".join(pieces)
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{kind}\n{text}\n{fence}\n\n"
 
 
 def as_markdown(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
@@ -120,7 +136,7 @@ def as_markdown(header: Header, events: Iterable[Event], choice: int | None = No
             if isinstance(step, RequestStarted) or section not in running:
                 continue
             assert section.text is not None
-            section.pieces.append(section.text.add(step))
+            (section.thought if step.is_thought else section.pieces).append(section.text.add(step))
             if step.last:
                 del running[section]
                 yield section.written(step.error or str(step.finish_reason))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import UsageError
 from lmtool.logprobs.distribution import Distribution, bits, perplexity, probability
-from lmtool.logprobs.heat import COLORS, heat_value, legend, step_of
+from lmtool.logprobs.heat import COLORS, THOUGHT_COLORS, heat_value, legend, step_of
 from lmtool.logprobs.numbers import figure, format_probability
 from lmtool.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
@@ -38,6 +38,7 @@ class PageToken:
     id: int | None
     logprob: float | None
     alternatives: tuple[tuple[int | str | bytes, float], ...]
+    is_thought: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +98,7 @@ class Page:
             raise UsageError(f"more than {MAX_TOKENS:,} tokens on one page", "choose streams:  --stream LABEL")
         if step.token is not None and text:
             self._names.setdefault(step.token, text)
-        stream.tokens.append(PageToken(text, step.token, step.logprob, step.alternatives))
+        stream.tokens.append(PageToken(text, step.token, step.logprob, step.alternatives, step.is_thought))
 
     def html(self, title: str | None = None) -> str:
         """The page. title: None for one made of the first prompt."""
@@ -128,7 +129,8 @@ class Page:
         own: int | str | bytes = token.text if token.id is None else token.id
         distribution = Distribution.of(own, token.logprob, token.alternatives) if token.alternatives else None
         step = step_of(self.heat, heat_value(self.heat, token.logprob, distribution, None))
-        kinds = " ".join([*([] if step is None else [f"h{step}"]), *(["differs"] if differs else [])])
+        parts = {f"h{step}": step is not None, "thought": token.is_thought, "differs": differs}
+        kinds = " ".join(kind for kind, applies in parts.items() if applies)
         rare = token.logprob is not None and probability(token.logprob) < 0.1
         about = self._about(number, token)
         mark = " data-rare" * rare
@@ -137,6 +139,7 @@ class Page:
     def _about(self, number: int, token: PageToken) -> str:
         """What pointing at a token shows: its figures, then an alternative a line."""
         facts = [f"token {number + 1}", *([] if token.id is None else [f"id {token.id}"])]
+        facts += ["thought"] if token.is_thought else []
         if token.logprob is not None:
             facts.append(f"p {format_probability(probability(token.logprob))}")
             facts.append(f"{bits(token.logprob):.1f} bits")
@@ -200,9 +203,11 @@ def _prompt(started: RequestStarted, answers: Answers[PageStream]) -> str:
 
 
 def _colors() -> str:
+    scales = {"": COLORS["blue-orange"], ".thought": THOUGHT_COLORS}
     return "".join(
-        f".h{step} {{ color: {_rgb(ink)}; background: {_rgb(ground)} }}\n"
-        for step, (ink, ground) in enumerate(COLORS["blue-orange"])
+        f"{kind}.h{step} {{ color: {_rgb(ink)}; background: {_rgb(ground)} }}\n"
+        for kind, scale in scales.items()
+        for step, (ink, ground) in enumerate(scale)
     )
 
 

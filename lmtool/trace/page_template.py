@@ -32,6 +32,7 @@ section { min-width: 0 }
 blockquote { border-left: 3px solid #888; margin: 0; max-height: 12em; overflow: auto; padding-left: 1em; white-space: pre-wrap }
 .text { overflow-wrap: anywhere; white-space: pre-wrap }
 i { cursor: default; font-style: normal }
+i.thought { color: light-dark(#875f87, #af87af); font-style: italic }
 i.on { outline: 2px solid currentColor; outline-offset: 1px }
 .differs { border-bottom: 3px solid #d03080 }
 .legend span { margin-right: .3em; padding: 0 .5em }

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Stream)
 
+THOUGHT = "reasoning"
+"""The output of GENERATE that gets what the model thinks before its answer."""
+
 
 @dataclass(slots=True, eq=False)
 class _Running(Generic[S]):
@@ -25,6 +28,8 @@ class _Running(Generic[S]):
     stream: S
     open: set[str]
     """Ids of its outputs, and of what is below them, that are not complete."""
+    thoughts: set[str] = field(default_factory=set)
+    """Ids of the output that gets what a model thinks, and of what is below it."""
     decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
 
     def __post_init__(self) -> None:
@@ -62,7 +67,8 @@ class SessionActions(Generic[S]):
         label, name = f"{event.connection}/{self._count}", str(action.get("name", ""))
         nodes = ActionNodes(self._parameters(action, "inputs"), self._parameters(action, "outputs"))
         started = RequestStarted(event.time, event.connection, label, name, _payload(action), nodes=nodes)
-        running = _Running(self._start(started), {node.id for node in nodes.outputs.values()})
+        thoughts = {node.id for name, node in nodes.outputs.items() if name == THOUGHT}
+        running = _Running(self._start(started), {node.id for node in nodes.outputs.values()}, thoughts)
         self._owners |= dict.fromkeys(running.open, running)
         self._running[running] = None
         return [started, *self._end(event.time, running)]
@@ -89,9 +95,12 @@ class SessionActions(Generic[S]):
             if not child.final:
                 self._owners[child.id] = running
                 running.open.add(child.id)
+                if node.id in running.thoughts:
+                    running.thoughts.add(child.id)
         if data and node.mimetype.startswith("text/"):
             text = running.decoder.decode(data)
-            yield OutputEvent(event.time, running.stream, text=text, is_piece=True)
+            is_thought = node.id in running.thoughts
+            yield OutputEvent(event.time, running.stream, text=text, is_piece=True, is_thought=is_thought)
         if node.final:
             running.open.discard(node.id)
             yield from self._end(event.time, running)

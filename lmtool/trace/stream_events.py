@@ -183,6 +183,8 @@ class OutputEvent(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     is_piece: bool = False
     """Whether it is a piece of text of unknown tokens: the server names tokens only where logprobs are asked for."""
+    is_thought: bool = False
+    """Whether it is of what the model thinks before its answer."""
     top: Mapping[str, object] | ChunkToken | None = None
     """Where `alternatives` are read from: the entry of an LMTP frame, or the token of an HTTP answer."""
 

@@ -11,7 +11,7 @@ from rich.color import Color
 
 from lmtool.errors import FileError, UsageError
 from lmtool.logprobs.distribution import probability
-from lmtool.logprobs.heat import COLORS, legend
+from lmtool.logprobs.heat import COLORS, THOUGHT_COLORS, THOUGHT_INK, legend
 from lmtool.logprobs.numbers import short
 from lmtool.trace import formats
 from lmtool.trace.events import Frame, Open, Request, Response, Vocab
@@ -158,7 +158,7 @@ def tokens_of(view: View, stream: Stream) -> list[ShownToken]:
 
 
 def _figures(view: View, row: int) -> str:
-    parts = []
+    parts = ["thought"] if view.state.is_thought(row) else []
     logprob = view.state.tokens.logprob(row)
     if logprob is not None:
         parts.append(f"p {probability(logprob):.3g}")
@@ -170,18 +170,36 @@ def _figures(view: View, row: int) -> str:
 
 def _ansi(view: View, stream: Stream) -> Iterator[str]:
     for text, style, _ in tokens_of(view, stream):
-        step = _step(style)
         safe = "".join(c if c == "\n" else visible(c) for c in text)
-        if step is None:
+        codes = ";".join(_sgr(style, view.palette))
+        if not codes:
             yield safe
             continue
-        ink, ground = COLORS[view.palette][step]
-        yield "\n".join(f"\x1b[38;5;{ink};48;5;{ground}m{part}\x1b[0m" if part else "" for part in safe.split("\n"))
+        yield "\n".join(f"\x1b[{codes}m{part}\x1b[0m" if part else "" for part in safe.split("\n"))
     yield "\n"
 
 
-def _step(style: str) -> int | None:
-    return next((int(word[4:]) for word in style.split() if word.startswith("heat")), None)
+def _sgr(style: str, palette: Palette) -> Iterator[str]:
+    ink, ground = _colors(style, palette)
+    if _is_thought(style):
+        yield "3"
+    if ink is not None:
+        yield f"38;5;{ink}"
+    if ground is not None:
+        yield f"48;5;{ground}"
+
+
+def _is_thought(style: str) -> bool:
+    return style.startswith("thought")
+
+
+def _colors(style: str, palette: Palette) -> tuple[int | None, int | None]:
+    """Numbers of a style's text and ground among the 256 colours; None for what it leaves as it is."""
+    if style.startswith("heat"):
+        return COLORS[palette][int(style[4:])]
+    if style.startswith("thought") and style != "thought":
+        return THOUGHT_COLORS[int(style[7:])]
+    return THOUGHT_INK if style == "thought" else None, None
 
 
 def _svg(view: View, stream: Stream) -> Iterator[str]:
@@ -202,12 +220,12 @@ def _svg_line(line: list[tuple[str, str]], y: int, palette: Palette) -> Iterator
     column = 1
     for text, style in line:
         x, wide = column * _CHARACTER, width(text) * _CHARACTER
-        step, ink = _step(style), "#e0e0e0"
-        if step is not None:
-            foreground, background = COLORS[palette][step]
-            ink = rgb(foreground)
+        foreground, background = _colors(style, palette)
+        ink = "#e0e0e0" if foreground is None else rgb(foreground)
+        slant = ' font-style="italic"' if _is_thought(style) else ""
+        if background is not None:
             yield f'<rect x="{x:.1f}" y="{y - 15}" width="{wide:.1f}" height="{_LINE}" fill="{rgb(background)}"/>'
-        yield f'<text x="{x:.1f}" y="{y}" fill="{ink}" textLength="{wide:.1f}">{_escaped(text)}</text>\n'
+        yield f'<text x="{x:.1f}" y="{y}" fill="{ink}"{slant} textLength="{wide:.1f}">{_escaped(text)}</text>\n'
         column += width(text)
 
 
@@ -240,21 +258,23 @@ def _scale(view: View) -> str:
 
 
 def _html(view: View, stream: Stream) -> Iterator[str]:
+    scales = {"heat": COLORS[view.palette], "thought": THOUGHT_COLORS}
     colors = "\n".join(
-        f".heat{step} {{ color: {rgb(ink)}; background: {rgb(ground)} }}"
-        for step, (ink, ground) in enumerate(COLORS[view.palette])
+        f".{name}{step} {{ color: {rgb(ink)}; background: {rgb(ground)} }}"
+        for name, scale in scales.items()
+        for step, (ink, ground) in enumerate(scale)
     )
     title = _escaped(_title(view, stream))
     yield (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n<style>\n'
         "body { background: #121212; color: #e0e0e0; font: 16px/1.6 monospace; max-width: 60em; margin: 2em auto }\n"
-        f"pre {{ white-space: pre-wrap; font: inherit }}\n{colors}\n</style>\n"
+        f"pre {{ white-space: pre-wrap; font: inherit }}\n{colors}\n"
+        f"[class^=thought] {{ font-style: italic }} .thought {{ color: {rgb(THOUGHT_INK)} }}\n</style>\n"
         f"<h1>{title}</h1>\n<p>{_escaped(_scale(view))}\n<pre>"
     )
     for text, style, figures in tokens_of(view, stream):
         safe = "".join(c if c in "\n\t" else visible(c) for c in text)
-        step = _step(style)
-        kind = "" if step is None else f' class="heat{step}"'
+        kind = f' class="{style}"' if style.startswith(("heat", "thought")) else ""
         yield f'<span{kind} title="{_escaped(figures)}">{_escaped(safe)}</span>'
     ending = stream.phase(view.time, view.token_count)
     yield f"</pre>\n<p>{stream.count(view.token_count)} tokens · {ending}{_perplexity(view, stream)}\n</html>\n"

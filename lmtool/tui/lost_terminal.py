@@ -13,7 +13,7 @@ def terminal_is_lost() -> bool:
     try:
         termios.tcgetattr(0)
     except termios.error as error:
-        return error.args[0] != errno.ENOTTY
+        return bool(error.args[0] != errno.ENOTTY)
     return False
 
 

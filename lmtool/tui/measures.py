@@ -151,7 +151,10 @@ class Measures:
 
     def style(self, row: int, mode: HeatMode) -> str:
         """Name of a token's style under a heat mode; empty where there is nothing to colour it by."""
-        if mode == "stream":
+        is_thought = self.state.is_thought(row)
+        if mode == "stream" and not is_thought:
             return f"stream{self.state.tokens.streams[row] % len(heat.STREAM_COLORS)}"
         step = heat.step_of(mode, self.heat(row, mode))
+        if is_thought:
+            return "thought" if step is None else f"thought{step}"
         return "" if step is None else f"heat{step}"

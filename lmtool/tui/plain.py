@@ -98,6 +98,8 @@ class _SpokenStream(Stream):
 
     request: str = "unknown"
     text: StreamText | None = None
+    thought: list[str] = field(default_factory=list)
+    """Pieces of what the model thinks before its answer."""
     pieces: list[str] = field(default_factory=list)
     tokens: int = 0
     first: float = 0.0
@@ -144,7 +146,7 @@ class Sentences(_FilteredOutput):
     def _output(self, stream: _SpokenStream, output: OutputEvent) -> None:
         assert stream.text is not None
         text = stream.text.add(output)
-        stream.pieces.append(text)
+        (stream.thought if output.is_thought else stream.pieces).append(text)
         if output.counts:
             stream.first = stream.first if stream.tokens else output.time
             stream.tokens += 1
@@ -177,7 +179,11 @@ def _sentences(stream: _SpokenStream, how: str, time: float | None) -> list[str]
     if stream.least is not None:
         share = 100 * probability(stream.least[0])
         sentences.append(f"Least likely: token {stream.least[2]}, {stream.least[1]!r}, with {share:.2g} percent.")
-    text = "".join(stream.pieces).strip()
+    texts = {"Thought": _flat(stream.thought), "Text": _flat(stream.pieces)}
+    return [*sentences, *(f"{name}: {text}" for name, text in texts.items() if text)]
+
+
+def _flat(pieces: list[str]) -> str:
+    text = "".join(pieces).strip()
     cut = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} (and more)"
-    flat = " ".join(cut.split())
-    return [*sentences, f"Text: {flat}"] if flat else sentences
+    return " ".join(cut.split())

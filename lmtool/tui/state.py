@@ -68,6 +68,8 @@ class State:
         """Whether the server is known to speak LMTP without extensions, as LMQL's does."""
         self._unconditional: set[int] = set()
         """Streams that score after nothing, and have no token yet."""
+        self._thinking: set[int] = set()
+        """Streams whose last token is of a thought."""
         if header is not None:
             self._learn(header.model)
 
@@ -166,7 +168,7 @@ class State:
     ) -> None:
         if ids is None:
             intern = self.texts.intern
-            ids = [one.token if one.has_token else intern(one.text or "") for one in entries]
+            ids = [one.token if one.has_token else intern(one.own_text or "") for one in entries]
         before = len(self.tokens)
         logprobs = [_NAN if one.logprob is None else one.logprob for one in entries]
         self.tokens.extend([owner.index for owner in owners], ids, logprobs, carriers)
@@ -175,10 +177,21 @@ class State:
         if self._unconditional:
             self._forget_first(owners, before)
         texts = [one.text for one in entries]
+        thoughts = [one.reasoning for one in entries]
+        if self._thinking or thoughts.count(None) != len(thoughts):
+            texts = [one.own_text for one in entries]
+            for row, (owner, one) in enumerate(zip(owners, entries, strict=True), before):
+                self._note_thought(owner, row, is_thought=one.is_thought)
         if texts.count(None) != len(texts):
             for row, text in enumerate(texts, before):
                 if text is not None and self.tokens.ids[row] >= 0:
                     self.texts.set_text(row, text)
+
+    def _note_thought(self, stream: Stream, row: int, *, is_thought: bool) -> None:
+        """Note where a stream's thought begins or ends."""
+        if is_thought != (stream.index in self._thinking):
+            stream.thought_bounds.append(row)
+            self._thinking ^= {stream.index}
 
     def _forget_first(self, owners: Sequence[Stream], first: int) -> None:
         """Forget the placeholder logprob of tokens that are scored with nothing before them."""
@@ -229,6 +242,7 @@ class State:
         token = self.texts.intern(output.text or "", piece=output.is_piece)
         stream.rows.append(len(self.tokens))
         logprob = _NAN if output.logprob is None else output.logprob
+        self._note_thought(stream, len(self.tokens), is_thought=output.is_thought)
         self.tokens.extend((stream.index,), (token,), (logprob,), (frame,))
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> Stream:
@@ -279,6 +293,10 @@ class State:
     def stream_of(self, row: int) -> Stream:
         """The stream of a token."""
         return self.streams[self.tokens.streams[row]]
+
+    def is_thought(self, row: int) -> bool:
+        """Whether a token is of what the model thinks before its answer."""
+        return self.stream_of(row).is_thought(row)
 
     def find(self, label: str) -> Stream | None:
         """The latest stream of this label."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -82,12 +82,18 @@ class Stream(stream_events.Stream):
     """Its tokens: rows of the token log."""
     logprobs: array[float] = field(default_factory=lambda: array("d"))
     """The column of the token log."""
+    thought_bounds: array[int] = field(default_factory=lambda: array("i"))
+    """Rows of the token log at which what it thinks begins, ends, begins again, and so on."""
     hold_ups: list[HoldUp] = field(default_factory=list)
     """What the server said of why nothing comes, in order."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
     """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as needed yet; tokens without one left out."""
     _counts: array[int] = field(default_factory=lambda: array("i", (0,)))
     """How many of these tokens have one."""
+
+    def is_thought(self, row: int) -> bool:
+        """Whether its token in this row of the log is of what the model thinks before its answer."""
+        return bisect_right(self.thought_bounds, row) % 2 == 1
 
     def count(self, tokens: int) -> int:
         """This stream's tokens among the first `tokens` rows of the log."""

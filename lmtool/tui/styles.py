@@ -10,6 +10,7 @@ from rich.color import Color
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
+from lmtool.logprobs import heat
 from lmtool.logprobs.heat import ATTRIBUTES, COLORS, LIGHT_COLORS, STREAM_COLORS
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ _ATTRIBUTES = {
     "cursor": Style(bold=True),
     "here": Style(bold=True),
     "key": Style(bold=True),
+    "thought": Style(dim=True, italic=True),
 }
 
 _SIXTEEN = ("black on blue", "white on blue", "black on cyan", "black on white", "black on white", "black on yellow",
@@ -113,6 +115,7 @@ _SIXTEEN = ("black on blue", "white on blue", "black on cyan", "black on white",
 """Steps of the default palette for terminals of sixteen colours, by hand: they have no orange."""
 _SIXTEEN_RED = ("white on green", "white on green", "black on green", "black on green", "black on yellow",
                 "black on yellow", "white on red", "bold white on red")  # fmt: skip
+_SIXTEEN_THOUGHTS = (*["white on magenta"] * 4, *["black on bright_magenta"] * 3, "bold black on bright_magenta")
 _SIXTEEN_STREAMS = ("bright_blue", "yellow", "green", "magenta", "cyan", "red", "bright_cyan", "bright_yellow",
                     "bright_green", "bright_magenta", "blue", "bright_red")  # fmt: skip
 
@@ -150,7 +153,9 @@ class Styles:
         if color:
             self._table = _colored(variables, palette, dark=dark, sixteen=sixteen)
         else:
-            self._table = _ATTRIBUTES | {f"heat{i}": Style.parse(name) for i, name in enumerate(ATTRIBUTES)}
+            steps = {f"heat{i}": Style.parse(name) for i, name in enumerate(ATTRIBUTES)}
+            thoughts = {f"thought{i}": Style.parse(f"{name} italic") for i, name in enumerate(ATTRIBUTES)}
+            self._table = _ATTRIBUTES | steps | thoughts
         self.of.cache_clear()
         self.version += 1
 
@@ -169,6 +174,7 @@ def _colored(variables: Mapping[str, str], palette: Palette, *, dark: bool, sixt
     table["rule"] = table["dim"]
     table["here"] = Style(bold=True, reverse=True)  # keeps the token's own colours
     table["cursor"] = Style(bgcolor=_parse(variables.get("surface-lighten-2", "")) or Color.from_ansi(238), bold=True)
+    table |= _thoughts(variables, dark=dark, sixteen=sixteen)
     if sixteen:
         steps = _SIXTEEN if palette == "blue-orange" else _SIXTEEN_RED
         table |= {f"heat{i}": Style.parse(name) for i, name in enumerate(steps)}
@@ -179,6 +185,21 @@ def _colored(variables: Mapping[str, str], palette: Palette, *, dark: bool, sixt
         table[f"heat{i}"] = Style(color=Color.from_ansi(text), bgcolor=Color.from_ansi(ground))
     for i, number in enumerate(STREAM_COLORS if dark else _LIGHT_STREAMS):
         table[f"stream{i}"] = Style(color=_on_ground(Color.from_ansi(number), variables))
+    return table
+
+
+def _thoughts(variables: Mapping[str, str], *, dark: bool, sixteen: bool) -> dict[str, Style]:
+    """Looks of what a model thinks before its answer: italic and purple, each step of the heat on its own ground."""
+    italic = Style(italic=True)
+    if sixteen:
+        steps = {f"thought{i}": italic + Style.parse(name) for i, name in enumerate(_SIXTEEN_THOUGHTS)}
+        return {**steps, "thought": italic + Style(color="magenta")}
+    colors, ink = heat.THOUGHT_COLORS, heat.THOUGHT_INK
+    if not dark:
+        colors, ink = heat.LIGHT_THOUGHT_COLORS, heat.LIGHT_THOUGHT_INK
+    table = {"thought": italic + Style(color=_on_ground(Color.from_ansi(ink), variables))}
+    for i, (text, ground) in enumerate(colors):
+        table[f"thought{i}"] = italic + Style(color=Color.from_ansi(text), bgcolor=Color.from_ansi(ground))
     return table
 
 

@@ -65,6 +65,7 @@ class StreamFacts(_Facts):
     gap: float | None = None
     tok: int | None = None
     text: str | None = None
+    is_thought: bool | None = None
 
     def __init__(self, stream: Stream, phase: str) -> None:
         super().__init__(stream)
@@ -123,6 +124,11 @@ class TokenFacts(_Facts):
     def text(self) -> str | None:
         """Text of the token on its own; None where it is not known."""
         return self._measures.state.texts.text_or_none(self._row)
+
+    @property
+    def is_thought(self) -> bool:
+        """Whether it is of what the model thinks before its answer."""
+        return self._measures.state.is_thought(self._row)
 
 
 class TokenFilter:

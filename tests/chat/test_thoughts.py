@@ -8,7 +8,7 @@ import pytest
 
 from lmtool.chat import heat
 from lmtool.chat.prompt import RequestOptions
-from lmtool.chat.render import StyledOutput, TextView, TokenColorer
+from lmtool.chat.render import InterleavedView, StyledOutput, TextView, TokenColorer
 from lmtool.chat.stream_record import StreamRecord, token_event
 from lmtool.reasoning import Reasoning, ReasoningFormat
 from lmtool.types import ModelInfo, SamplingParams, TokenOutput
@@ -36,6 +36,29 @@ def test_the_text_of_a_stream(terminal: bool, capsys: pytest.CaptureFixture[str]
     assert record.text == "Yes"
     assert token_event(record, 0.0, OUTPUTS[0])["reasoning"] == "Hm"
     assert "reasoning" not in token_event(record, 0.0, OUTPUTS[2])
+
+
+@pytest.mark.parametrize("depth", ["256", "16", "attributes"])
+def test_heat(depth: heat.Depth) -> None:
+    """Under `--heat` its steps are other ones than the answer's; without it thoughts have one look."""
+    thought, _, answer = OUTPUTS
+    for mode in (None, "prob"):
+        colorer = TokenColorer(depth, mode)
+        assert colorer.style(thought) != colorer.style(answer)
+        assert "3" in colorer.style(thought).split(";")
+    assert len(set(heat.THOUGHT_STYLES[depth])) >= 3
+
+
+def test_several_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    """Line by line, each with its thought."""
+    styled = StyledOutput(replace(PIPE.out, terminal=True), "16")
+    view, record = InterleavedView.of(styled, lambda: TokenColorer("16"), 2), StreamRecord(1, 0.0)
+    for output in OUTPUTS:
+        view.show([(record, 0.0, output)])
+    view.close()
+    shown = capsys.readouterr().out
+    assert f"\x1b[{heat.THOUGHT['16']}mHm" in shown
+    assert shown.index("Hm") < shown.index("Yes")
 
 
 @pytest.mark.parametrize(

@@ -59,3 +59,14 @@ def test_settings_files_are_named(tmp_path: Path) -> None:
 
 def check(name: str) -> doctor.Finding:
     return next(finding for finding in doctor.quick_checks(ClientCommon()) if finding.name == name)
+
+
+async def test_a_gpu_is_untried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is one, a note says that lmtool has run on none yet; elsewhere nothing does."""
+    devices = [("cpu", "AVX512"), ("cuda:0", "a GPU, 79 of 80 GB free")]
+    for known in (devices, devices[:1]):
+        monkeypatch.setattr("lmtool.engine.hardware.describe_devices", lambda known=known: known)
+        await doctor.doctor(ClientCommon(endpoint=NO_SERVER), json=True)
+        findings = json.loads(capsys.readouterr().out)
+        untried = [found for found in findings if "not been run on a GPU" in found["advice"]]
+        assert [(found["name"], found["verdict"]) for found in untried] == [("cuda:0", "note")][: len(known) - 1]

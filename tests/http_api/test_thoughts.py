@@ -265,6 +265,32 @@ def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
     assert "<think>\nHm.\n</think>\n\nYes." in server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["auto", "concise", "detailed"])
+def test_a_summary_of_the_thought(servers: dict[bool, Scripted], kind: str) -> None:
+    """Who asks for one finds the thought in the item's `summary`, streamed by its events, and can send it back."""
+    server = servers[True]
+    server.says("<think>Hm.</think>Yes.")
+    body = {"input": "Hello", "temperature": 0, "reasoning": {"summary": kind}}
+    whole = server.post("responses", body)
+    assert whole["reasoning"] == {"effort": None, "summary": kind}
+    thought, answer = whole["output"]
+    assert (thought["summary"], thought["content"]) == ([{"type": "summary_text", "text": "Hm."}], [])
+    assert answer["content"][0]["text"] == "Yes."
+    events = server.post("responses", body | {"stream": True})
+    told = [event for event in events if "reasoning" in event["type"]]
+    added, *deltas, text, done = told
+    assert [one["type"].removeprefix("response.reasoning_summary_") for one in told] == [
+        "part.added", *["text.delta"] * len(deltas), "text.done", "part.done",
+    ]  # fmt: skip
+    assert {(one["summary_index"], one["output_index"], one["item_id"]) for one in told} == {(0, 0, added["item_id"])}
+    assert "".join(one["delta"] for one in deltas) == text["text"] == done["part"]["text"] == "Hm."
+    assert events[-1]["response"]["output"][0]["summary"] == thought["summary"]
+    for more in ({"input": [*HELLO, *whole["output"], *HELLO]}, {"previous_response_id": whole["id"]}):
+        server.post("responses", body | more)
+        assert "<think>\nHm.\n</think>\n\nYes." in server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
+    assert server.refused("responses", body | {"reasoning": {"summary": "long"}})["param"] == "reasoning.summary"
+
+
 def test_exact_ids_behind_an_opened_thought(servers: dict[bool, Scripted]) -> None:
     """The next prompt begins with the last one and its answer: the mark that the template wrote stands there again."""
     server = servers[True]

@@ -67,6 +67,28 @@ def test_kinds_of_text() -> None:
     assert told({"message": {"content": parts}}) == [TextDelta(0, "a"), TextDelta(0, "b")]
 
 
+def test_tokens_of_a_thought() -> None:
+    """Ours are listed apart; in vLLM's one list the answer's begin where its text does, behind the mark."""
+
+    def listed(*pieces: str) -> list[dict[str, object]]:
+        return [{"token": piece, "logprob": -1} for piece in pieces]
+
+    def tokens(*pieces: str) -> tuple[ChunkToken, ...]:
+        return tuple(ChunkToken(piece, -1.0) for piece in pieces)
+
+    message = {"reasoning_content": "A b", "content": "B b"}
+    apart = {"reasoning_content": listed("A", " b", "</think>"), "content": listed("B", " b", "<eos>")}
+    together = {"content": listed("A", " b", "</think>", "B", " b", "<eos>")}
+    for logprobs in (apart, together):
+        assert told({"message": message, "logprobs": logprobs}) == [
+            TextDelta(0, "A b", tokens("A", " b", "</think>"), "reasoning"),
+            TextDelta(0, "B b", tokens("B", " b", "<eos>")),
+        ]
+    assert told({"delta": {}, "logprobs": {"reasoning_content": listed("</think>")}}) == [
+        TextDelta(0, "", tokens("</think>"), "reasoning")
+    ]
+
+
 def test_tool_calls() -> None:
     """Name and id come first, then arguments; the older form is one call."""
     call = {"index": 1, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}

@@ -32,8 +32,8 @@ def test_csv_has_a_row_a_token() -> None:
     infinite = Frame(3, "<", 1, 'TOKEN [{"token": 11, "stream_id": 2, "logprob": -Infinity, "finish_reason": "stop"}]')
     rows = list(csv.reader("".join(as_csv(Header(), [*TRACE, infinite])).splitlines()))
     assert tuple(rows[0]) == COLUMNS
-    assert rows[1] == ["0.010000", "1/1", "11", "Hi", "-0.5", "", "", ""]
-    assert rows[-1] == ["3.000000", "1/2", "11", "Hi", "", "stop", "", ""]
+    assert rows[1] == ["0.010000", "1/1", "11", "Hi", "-0.5", "", "", "", ""]
+    assert rows[-1] == ["3.000000", "1/2", "11", "Hi", "", "stop", "", "", ""]
 
 
 def test_asciicast_plays_the_text() -> None:
@@ -43,6 +43,15 @@ def test_asciicast_plays_the_text() -> None:
     shown = "".join(line[2] for line in lines[1:])
     assert shown == "\r\n1/1 | Hi ```there[2J!\r\n1/2 | Hi ```there"
     assert [line[0] for line in lines[1:]] == [0.01, 0.02, 0.03, 2, 2]
+
+
+def test_asciicast_shows_a_thought_apart() -> None:
+    """It has a look of its own, and the answer behind it begins a line."""
+    thought = tokens(2, token(11, text="", reasoning="Hm\n"))
+    lines = [
+        json.loads(line)[2] for line in list(as_asciicast(Header(), [generate(1), thought, tokens(3, token(12))]))[1:]
+    ]
+    assert lines == ["\r\n1/1 | \x1b[3;38;5;139mHm\r\n\x1b[0m", "\r\n1/1 | ⟨#12⟩"]
 
 
 def test_markdown_has_a_section_a_stream() -> None:

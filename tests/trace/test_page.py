@@ -55,6 +55,18 @@ class Elements(HTMLParser):
             self.tokens.append(dict(attrs))
 
 
+def test_thoughts() -> None:
+    """A token of a thought is purple and italic, with the step of its heat; pointing at it says so."""
+    thought = {"stream_id": 1, "token": 2, "logprob": -4.0, "text": "", "reasoning": "Hm", "finish_reason": None}
+    text = made(request(1), Frame(1, "<", 1, JsonText("TOKEN", [thought], "py")), *answer(1, (1, -0.01)))
+    first, second = Elements(text).tokens
+    assert first["class"] == "h6 thought"
+    assert "thought" in (first["title"] or "")
+    assert second["class"] == "h0"
+    assert "i.thought {" in text
+    assert ".thought.h6 {" in text
+
+
 def test_tokens() -> None:
     """A token has its colour, and its figures and alternatives for pointer and keys; what is unlikely is marked."""
     text = made(request(1), *answer(1, (1, -0.01), (3, -4.0)))

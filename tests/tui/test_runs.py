@@ -114,6 +114,12 @@ class TestStyles:
         assert all(step.bgcolor is not None and step.color is not None for step in steps)
         assert sixteen or len({str(step) for step in steps}) == 8
         assert all(styles.of(f"stream{i}").color is not None for i in range(len(STREAM_COLORS)))
+        thoughts = [styles.of(f"thought{i}") for i in range(8)]
+        assert all(one.italic and one.bgcolor is not None for one in (thoughts))
+        assert not {one.bgcolor for one in thoughts} & {step.bgcolor for step in steps}
+        assert sixteen or len({str(one) for one in thoughts}) == 8
+        assert styles.of("thought").italic
+        assert styles.of("thought").color is not None
 
     def test_without_colours_there_are_attributes_only(self) -> None:
         """The heat is dim, plain, bold, bold and underlined; nothing has a colour."""
@@ -122,7 +128,10 @@ class TestStyles:
         assert styles.of("heat0").dim
         assert styles.of("heat7").bold
         assert styles.of("heat7").underline
-        for name in ("heat0", "heat7", "accent", "error", "stream3", "cursor", "bar"):
+        assert all(styles.of(f"thought{i}").italic for i in ("", *range(8)))
+        assert styles.of("thought").dim
+        assert styles.of("thought7").bold
+        for name in ("heat0", "heat7", "accent", "error", "stream3", "cursor", "bar", "thought", "thought7"):
             assert styles.of(name).color is None
             assert styles.of(name).bgcolor is None
 
@@ -172,7 +181,7 @@ class TestContrast:
         styles = Styles()
         styles.change(variables, palette, dark=BUILTIN_THEMES[theme].dark)
         grounds = [Color.parse(variables[name][:7]).get_truecolor() for name in ("background", "surface")]
-        for name in ("dim", "rule", "accent", "error", "ok", "live", "chosen", "out", "key"):
+        for name in ("dim", "rule", "accent", "error", "ok", "live", "chosen", "out", "key", "thought"):
             color = styles.of(name).color
             assert color is not None
             assert min(contrast(color.get_truecolor(), ground) for ground in grounds) >= READABLE, name
@@ -180,7 +189,7 @@ class TestContrast:
             color = styles.of(f"stream{i}").color
             assert color is not None
             assert min(contrast(color.get_truecolor(), ground) for ground in grounds) >= READABLE
-        steps = [styles.of(f"heat{i}") for i in range(8)]
+        steps = [styles.of(f"{name}{i}") for name in ("heat", "thought") for i in range(8)]
         for step in steps:
             assert step.color is not None
             assert step.bgcolor is not None
@@ -194,8 +203,11 @@ class TestContrast:
         """In the default palette it rises with every step on dark grounds, and falls on light ones."""
         styles = Styles()
         styles.change(THEME, "blue-orange", dark=dark)
-        lights = [luminance(step.bgcolor.get_truecolor()) for i in range(8) if (step := styles.of(f"heat{i}")).bgcolor]
-        assert lights == sorted(lights, reverse=not dark)
+        for name in ("heat", "thought"):
+            grounds = [styles.of(f"{name}{i}").bgcolor for i in range(8)]
+            lights = [luminance(ground.get_truecolor()) for ground in grounds if ground is not None]
+            assert len(lights) == 8
+            assert lights == sorted(lights, reverse=not dark)
 
     def test_no_change_without_need(self) -> None:
         """A colour that can be read stays as it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -14,7 +14,7 @@ from lmtool.http_api.requests import TokenIds
 from lmtool.types import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _TEXTS = ("input_text", "output_text", "text")
 Content = str | list[Any]
@@ -115,15 +115,22 @@ def message(number: str, status: str, content: list[dict[str, Any]]) -> dict[str
     return {"id": number, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
-def reasoning(number: str, status: str, text: str | None) -> dict[str, Any]:
+ThoughtKind: TypeAlias = Literal["reasoning_text", "summary_text"]
+"""Which part of an item has a thought: its content, or its summary."""
+
+
+def reasoning(number: str, status: str, text: str | None, kind: ThoughtKind) -> dict[str, Any]:
     """What the model thought; None: nothing yet."""
-    content = [] if text is None else [reasoning_part(text)]
-    return {"id": number, "type": "reasoning", "status": status, "summary": [], "content": content}
+    item = {"id": number, "type": "reasoning", "status": status, "summary": [], "content": []}
+    return item if text is None else item | {_MEMBERS[kind]: [reasoning_part(text, kind)]}
 
 
-def reasoning_part(text: str) -> dict[str, Any]:
+_MEMBERS: Mapping[ThoughtKind, str] = {"reasoning_text": "content", "summary_text": "summary"}
+
+
+def reasoning_part(text: str, kind: ThoughtKind) -> dict[str, Any]:
     """The text of a thought."""
-    return {"type": "reasoning_text", "text": text}
+    return {"type": kind, "text": text}
 
 
 def function_call(number: str, status: str, call: ToolCall) -> dict[str, Any]:

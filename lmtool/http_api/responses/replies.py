@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmtool.http_api.openai.replies import chat_logprobs
-from lmtool.http_api.responses.items import fresh, function_call, message, part, reasoning, reasoning_part
+from lmtool.http_api.responses.items import (
+    ThoughtKind,
+    fresh,
+    function_call,
+    message,
+    part,
+    reasoning,
+    reasoning_part,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +28,21 @@ if TYPE_CHECKING:
     from lmtool.types import TokenOutput, Usage
 
 
+class ThoughtEvents(NamedTuple):
+    """What the events of a thought are called, by where in its item it stands."""
+
+    kind: ThoughtKind
+    text: str
+    """Of its text."""
+    part: str
+    """Of the part that has the text."""
+    place: str
+    """The member that says which part it is."""
+
+
+CONTENTS = ThoughtEvents("reasoning_text", "reasoning_text", "content_part", "content_index")
+SUMMARIES = ThoughtEvents("summary_text", "reasoning_summary_text", "reasoning_summary_part", "summary_index")
+"""Where a summary is asked for."""
 _THOUGHT = -1
 """Stands for the number of a call where the item that grows is the thought."""
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -122,12 +145,18 @@ class Response:
         if self._open is None or self._call != _THOUGHT:
             yield from self._close()
             self._open, self._call = fresh("rs"), _THOUGHT
-            item = reasoning(self._open, "in_progress", None)
+            item = reasoning(self._open, "in_progress", None, self._thoughts.kind)
             yield self._event("response.output_item.added", output_index=len(self.output), item=item)
-            added = {"content_index": 0, "part": reasoning_part("")}
-            yield self._event("response.content_part.added", **self._place, **added)
+            yield self._of_thought(f"{self._thoughts.part}.added", part=reasoning_part("", self._thoughts.kind))
         self._text += text
-        yield self._event("response.reasoning_text.delta", **self._place, content_index=0, delta=text)
+        yield self._of_thought(f"{self._thoughts.text}.delta", delta=text)
+
+    def _of_thought(self, kind: str, **members: Any) -> Event:  # noqa: ANN401  # JSON
+        return self._event(f"response.{kind}", **self._place, **{self._thoughts.place: 0}, **members)
+
+    @property
+    def _thoughts(self) -> ThoughtEvents:
+        return SUMMARIES if (self.repeated.get("reasoning") or {}).get("summary") else CONTENTS
 
     def _add_call(self, delta: Delta) -> Iterator[Event]:
         if self._call != delta.call:
@@ -149,11 +178,10 @@ class Response:
         if self._open is None:
             return
         if self._call == _THOUGHT:
-            item = reasoning(self._open, status, self._text)
-            shown = {"content_index": 0, "text": self._text}
-            yield self._event("response.reasoning_text.done", **self._place, **shown)
-            done = {"content_index": 0, "part": reasoning_part(self._text)}
-            yield self._event("response.content_part.done", **self._place, **done)
+            item = reasoning(self._open, status, self._text, self._thoughts.kind)
+            yield self._of_thought(f"{self._thoughts.text}.done", text=self._text)
+            done = reasoning_part(self._text, self._thoughts.kind)
+            yield self._of_thought(f"{self._thoughts.part}.done", part=done)
             self._text = ""
         elif self._call is None:
             done = part(self._text, self._logprobs)

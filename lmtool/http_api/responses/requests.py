@@ -89,12 +89,17 @@ class TextOptions(Fields):
     verbosity: str | None = None
 
 
+_Summary = Annotated[Literal["auto", "concise", "detailed"], Meta(description="auto, concise or detailed")]
+
+
 class ReasoningConfig(Part):
-    """How much to think."""
+    """How much to think, and how the thought is shown."""
 
     effort: Effort | None = None
-    summary: Any = None
-    """A thought is shown as it is, not summed up."""
+    summary: _Summary | None = None
+    """The thought is in the `summary` of its item, where clients look that asked for one; it is not summed up."""
+    generate_summary: _Summary | None = None
+    """The older name of `summary`."""
 
 
 class ResponsesTool(Function, kw_only=True):
@@ -139,6 +144,11 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
     thinking_token_budget: Budget | None = None
     include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def summary(self) -> str | None:
+        """The kind of summary of the thought that is asked for."""
+        return None if self.reasoning is None else self.reasoning.summary or self.reasoning.generate_summary
 
     def thoughts(self) -> ThoughtOptions:
         """What it says of thoughts. Raises `ApiError`."""
@@ -215,7 +225,7 @@ def _repeated(
         "previous_response_id": request.previous_response_id,
         "reasoning": {
             "effort": None if request.reasoning is None else request.reasoning.effort,
-            "summary": None,
+            "summary": request.summary,
         },
         "store": request.store is not False,
         "temperature": sampling.temperature,

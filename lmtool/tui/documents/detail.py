@@ -65,6 +65,7 @@ class DetailDocument(ViewDocument):
             [
                 Run(view.measures.quote_token(row), f"{view.style(row)} bold"),
                 Run(f"id {token}" if token >= 0 else "no id", "dim"),
+                Run("thought" if view.state.is_thought(row) else "", "thought"),
                 Run(_bytes(view.state.texts.spelling(token)), "dim"),
             ],
             columns,

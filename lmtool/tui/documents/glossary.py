@@ -47,6 +47,8 @@ WORDS: tuple[Word, ...] = (
     Word("mass", "probability of the sent alternatives together", "detail"),
     Word("other", "all tokens that the server did not send", "detail"),
     Word("heat", "what the colours of tokens say; the scale stands below the tokens", "tokens"),
+    Word("thought", "what the model thinks before its answer: purple and italic, or italic alone, up to a wall",
+         "tokens detail"),
     Word("frame", "one message over the wire; > to the server, < from it", "frames"),
 )
 # fmt: on

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lmtool.tui.view import View
 
 RULE, WALL = "─", "│"
-"""Before a turn's role; between a prompt and its answer."""
+"""Before a turn's role; between a prompt, a thought and its answer."""
 PROMPT, SEPARATOR = -1, -2
 """Positions of parts that are no tokens."""
 LAYOUTS = 64
@@ -93,12 +93,19 @@ class Layout:
         texts, ids = self._state.texts, self._state.tokens.ids
         while self.count < count:
             position = self.count
+            if position and self._thoughts_end(position):
+                self._piece(SEPARATOR, WALL)
             text = texts.text_at(self._stream, position) or texts.special_name(ids[self._stream.rows[position]])
             first = visible(text.partition("\n")[0], blanks=self.blanks)
             if self._used and self._used + width(first) > self.columns and width(first) <= self.columns:
                 self._break()
             self.line_of.append(len(self.lines) - 1)
             self._put(position, text)
+
+    def _thoughts_end(self, position: int) -> bool:
+        """Whether a token is the first of an answer behind a thought."""
+        stream, rows = self._stream, self._stream.rows
+        return stream.is_thought(rows[position - 1]) and not stream.is_thought(rows[position])
 
     def _put(self, position: int, text: str) -> None:
         if not text:

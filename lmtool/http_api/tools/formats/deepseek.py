@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.http_api.tools.call_grammar import CallGrammar, const, sequence
+from lmtool.http_api.tools.formats.call_section import read_section
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from lmtool.http_api.tools.call_grammar import CallContext, Part
     from lmtool.http_api.tools.definitions import Tool
     from lmtool.http_api.tools.feed import Feed, Reading
@@ -37,20 +40,12 @@ V31_GRAMMAR = CallGrammar(_v31_call, CALL, CALL_END, opening=CALLS, closing=CALL
 
 def read(feed: Feed) -> Reading:
     """Read one answer of either."""
-    yield from feed.text_before(CALLS)
-    while True:
-        if not (yield from feed.option(CALL)):
-            feed.give_back()
-            yield from feed.rest()
-        name, _ = yield from feed.word(SEPARATOR)
-        if name == "function" and (yield from feed.ahead("{")) == "":
-            name, _ = yield from feed.word("\n")
-            yield from feed.option("```json", "```")
-        feed.begin_call(name)
-        yield from feed.json_arguments()
-        feed.end_call()
-        yield from feed.option("```")
-        yield from feed.option(CALL_END)
-        if (yield from feed.option(CALLS_END)):
-            yield from feed.text_before(CALLS)
-        feed.begin_head()
+    return read_section(feed, V3_GRAMMAR, _name, "```")
+
+
+def _name(feed: Feed) -> Generator[None, None, tuple[str, None]]:
+    name, _ = yield from feed.word(SEPARATOR)
+    if name == "function" and (yield from feed.ahead("{")) == "":
+        name, _ = yield from feed.word("\n")
+        yield from feed.option("```json", "```")
+    return name, None

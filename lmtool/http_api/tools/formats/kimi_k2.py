@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.http_api.tools.call_grammar import CallGrammar, const, sequence
+from lmtool.http_api.tools.formats.call_section import read_section
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from lmtool.http_api.tools.call_grammar import CallContext, Part
     from lmtool.http_api.tools.definitions import Tool
     from lmtool.http_api.tools.feed import Feed, Reading
@@ -27,17 +30,9 @@ GRAMMAR = CallGrammar(_call, CALL, CALL_END, opening=SECTION, closing=SECTION_EN
 
 def read(feed: Feed) -> Reading:
     """Read one answer. Its templates show the ids again, so calls keep those that the model gave them."""
-    yield from feed.text_before(SECTION)
-    while True:
-        if not (yield from feed.option(CALL)):
-            feed.give_back()
-            yield from feed.rest()
-        call_id, _ = yield from feed.word(ARGUMENTS)
-        name = call_id.removeprefix(_SPACE).rpartition(":")[0] or call_id
-        feed.begin_call(name, call_id)
-        yield from feed.json_arguments()
-        feed.end_call()
-        yield from feed.option(CALL_END)
-        if (yield from feed.option(SECTION_END)):
-            yield from feed.text_before(SECTION)
-        feed.begin_head()
+    return read_section(feed, GRAMMAR, _name)
+
+
+def _name(feed: Feed) -> Generator[None, None, tuple[str, str]]:
+    call_id, _ = yield from feed.word(ARGUMENTS)
+    return call_id.removeprefix(_SPACE).rpartition(":")[0] or call_id, call_id
