@@ -94,10 +94,7 @@ TREE: tuple[Command | Group, ...] = (
         "history",
         "List the conversations that are kept; remove them.",
         "Ask",
-        examples=(
-            "lmtool history",
-            "lmtool history --clear",
-        ),
+        examples=("lmtool history", "lmtool history --clear"),
     ),
     Command(
         "score",
@@ -290,6 +287,13 @@ TREE: tuple[Command | Group, ...] = (
             "lmtool inspect --proxy 127.0.0.1:8081 --to http://127.0.0.1:8000/v1",
         ),
     ),
+    Command(
+        "tour",
+        "tour",
+        "Learn the inspector in two minutes, by doing.",
+        "Look",
+        examples=("lmtool tour", "lmtool tour --restart"),
+    ),
     Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
     Group(
         "bench",
@@ -339,10 +343,7 @@ TREE: tuple[Command | Group, ...] = (
         "docs",
         "Read the manual: one page, or the list of pages.",
         "Setup",
-        examples=(
-            "lmtool docs",
-            "lmtool docs serving",
-        ),
+        examples=("lmtool docs", "lmtool docs serving"),
     ),
     Command(
         "models",

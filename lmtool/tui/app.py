@@ -29,9 +29,12 @@ from lmtool.tui.screens.main import MainScreen
 from lmtool.tui.tips import next_tip, tips_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from textual.screen import Screen
 
     from lmtool.trace.reader import Ending
+    from lmtool.tui.action import Action
     from lmtool.tui.documents.bars import Status
     from lmtool.tui.options import InspectorOptions
     from lmtool.tui.runs import Line
@@ -56,6 +59,7 @@ PLAIN_THEME = "ansi-dark"
 _CRASHED = 70
 _FIRST_STEPS = (("prompt", "types a prompt"), ("demo", "runs a demo"))
 """Actions by which a first stream begins, and what they do."""
+_TOUR = "new here?  lmtool tour"
 
 
 class Pace:
@@ -83,6 +87,7 @@ class InspectorApp(ActionContext):
     ENABLE_COMMAND_PALETTE = False  # `?` and `:` are ours: they show in every size, without colours and in ASCII
     # Textual's own ctrl+c only says how to quit.
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c,ctrl+q", "quit", show=False, priority=True)]
+    actions: ClassVar[Sequence[Action[ActionContext]]] = ACTIONS
 
     def __init__(
         self,
@@ -98,8 +103,8 @@ class InspectorApp(ActionContext):
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty asks for nothing; Textual would take it for a wish
         super().__init__(lines, source, options, other)
-        self.keys = Keymap(ACTIONS, options.keys)
-        self.main = MainScreen(self)
+        self.keys = Keymap(self.actions, options.keys)
+        self.main = self.make_main()
         self._pace = Pace()
         self._verified = False
         self._ending: Ending | None = None
@@ -120,6 +125,10 @@ class InspectorApp(ActionContext):
             view.speed = options.speed if math.isfinite(options.speed) else 1.0
             view.playing = plays
             view.moment = options.at if options.at is not None else 0.0 if plays else None
+
+    def make_main(self) -> MainScreen:
+        """The screen of the panes."""
+        return MainScreen(self)
 
     def get_default_screen(self) -> Screen[None]:
         """The panes."""
@@ -181,7 +190,7 @@ class InspectorApp(ActionContext):
 
     def click_footer(self, target: int) -> None:
         """Run the action that was clicked."""
-        self.do(ACTIONS[target])
+        self.do(self.keys.actions[target])
 
     def branch_here(self) -> None:
         """Go on from the alternative under the cursor."""
@@ -219,7 +228,8 @@ class InspectorApp(ActionContext):
             return ""
         able = self.source.generate is not None
         keys = [(self.keys.sign(name), does) for name, does in _FIRST_STEPS if able]
-        return "; ".join(filter(None, (self.source.advice, *(f"{key} {does}" for key, does in keys if key))))
+        how = (f"{key} {does}" for key, does in keys if key)
+        return "; ".join(filter(None, (self.source.advice, *how, _TOUR if able else "")))
 
     # Frames.
 
@@ -318,15 +328,20 @@ def _collect_rarely() -> None:
 
 
 async def run_inspector(
-    lines: EventStore | TraceFile, source: Source | None, options: InspectorOptions, other: TraceFile | None = None
+    lines: EventStore | TraceFile,
+    source: Source | None,
+    options: InspectorOptions,
+    other: TraceFile | None = None,
+    *,
+    make: Callable[..., InspectorApp] = InspectorApp,
 ) -> int:
-    """Run until the user quits, then close the source; an exit code.
+    """Run until the user quits, then close the source; an exit code. make: of the app.
 
     Raises what ended it before, such as the source's `LmtoolError` while the screen was empty; the terminal is
     restored by then.
     """
     try:
-        app = InspectorApp(lines, source, options, other)
+        app = make(lines, source, options, other)
         code = await app.run_async()
     finally:
         discard_lost_output()

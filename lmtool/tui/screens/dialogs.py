@@ -100,7 +100,7 @@ class ReadingScreen(ModalScreen["int | None"]):
         """chooses: whether enter returns a line's target; otherwise the document is only read."""
         super().__init__(classes="ascii" if styles.ascii else None)
         self._title = title
-        self._document = document
+        self.document = document
         self._glyphs = glyphs
         self._chooses = chooses
         self.pane = LinePane(document, styles, id="reading-pane")
@@ -129,7 +129,7 @@ class ReadingScreen(ModalScreen["int | None"]):
     def action_move(self, rows: int) -> None:
         """The cursor where there is one, else the page."""
         if self._chooses:
-            self._document.move(rows)
+            self.document.move(rows)
             self.pane.tie()
         else:
             self.pane.scroll_rows(rows)
@@ -141,7 +141,7 @@ class ReadingScreen(ModalScreen["int | None"]):
 
     def action_choose(self) -> None:
         """Return what the cursor is on."""
-        self.dismiss(self._document.chosen if self._chooses else None)
+        self.dismiss(self.document.chosen if self._chooses else None)
 
     def on_line_pane_chosen(self, _: LinePane.Chosen) -> None:
         """A click chooses."""

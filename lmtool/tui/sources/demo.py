@@ -45,6 +45,9 @@ def racing(lines: Sequence[str] = PROMPTS, sampling: SamplingParams = SAMPLING) 
 class DemoSource(ConnectSource):
     """A server of its own, and prompts; a `Source`. Make it inside a running event loop."""
 
+    reason = "no server answers at the default address"
+    """Why there is a server of its own."""
+
     def __init__(
         self,
         server: Callable[[Callable[[str], None]], AbstractAsyncContextManager[str]],
@@ -70,7 +73,7 @@ class DemoSource(ConnectSource):
             def note(sentence: str) -> None:
                 feed([Remark(0.0, "note", 0, sentence)])
 
-            note("no server answers at the default address: the embedded model is loaded here")
+            note(f"{self.reason}: the embedded model is loaded here")
             self.connect_to(await self._stack.enter_async_context(self._server(note)))
         await super().run(feed)
 
@@ -81,8 +84,8 @@ class DemoSource(ConnectSource):
 
 
 @asynccontextmanager
-async def demo_server(note: Callable[[str], None], pace: float = PACE) -> AsyncIterator[str]:
-    """Serve the embedded model; its URL, once it answers. note: gets sentences on the way.
+async def demo_server(note: Callable[[str], None], pace: float | Callable[[], float] = PACE) -> AsyncIterator[str]:
+    """Serve the embedded model; its URL, once it answers. note: gets sentences on the way. pace: see `PacedModel`.
 
     Raises `ResourceError` where the packages are missing that serving needs.
     """
@@ -136,15 +139,16 @@ def loading_notes(note: Callable[[str], None]) -> Callable[[LoadProgress], None]
 class PacedModel:
     """A `TokenModel` over another one, slowed down to a pace that eyes can follow; no two streams quite the same."""
 
-    def __init__(self, model: TokenModel, tokens_per_second: float, seed: int = 0) -> None:
-        """Slow `model` down. seed: of the differences between streams."""
+    def __init__(self, model: TokenModel, pace: float | Callable[[], float], seed: int = 0) -> None:
+        """Slow `model` down. pace: tokens a second of a stream, by when it begins. seed: of the differences."""
         self._model = model
-        self._interval = 1 / tokens_per_second
+        self._pace = pace
         self._random = random.Random(seed)  # noqa: S311 - a pace is no secret
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """Start a stream; see `TokenModel`."""
-        stream = _PacedStream(sink, self._interval * self._random.uniform(0.7, 1.5))
+        pace = self._pace if isinstance(self._pace, float) else self._pace()
+        stream = _PacedStream(sink, self._random.uniform(0.7, 1.5) / pace)
         stream.handle = self._model.submit(request, stream.put)
         return stream
 
