@@ -63,10 +63,10 @@ class SignedThought:
     signature: ThoughtSignature
 
     @classmethod
-    def of(cls, thought: str, before: Sequence[SignedThought], signature: ThoughtSignature) -> SignedThought:
+    def of(cls, reasoning: str, before: Sequence[SignedThought], signature: ThoughtSignature) -> SignedThought:
         """The part that a signature is of: what those before it leave of the thought so far."""
         begin = sum(len(one.text) for one in before)
-        return cls("" if signature.is_redacted else thought[begin:], signature)
+        return cls("" if signature.is_redacted else reasoning[begin:], signature)
 
 
 @dataclass(frozen=True, slots=True)

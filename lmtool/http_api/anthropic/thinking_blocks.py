@@ -31,15 +31,15 @@ def signed_thought(block: Mapping[str, object]) -> SignedThought | None:
     return SignedThought(text, ThoughtSignature(signature))
 
 
-def block_of(thought: SignedThought) -> dict[str, Any]:
+def block_of(part: SignedThought) -> dict[str, Any]:
     """The block of a signed thought."""
-    if thought.signature.is_redacted:
-        return {"type": REDACTED, "data": thought.signature.value}
-    return {"type": THINKING, "thinking": thought.text, "signature": thought.signature.value}
+    if part.signature.is_redacted:
+        return {"type": REDACTED, "data": part.signature.value}
+    return {"type": THINKING, "thinking": part.text, "signature": part.signature.value}
 
 
-def blocks_of(thought: str, signed: Sequence[SignedThought]) -> Iterator[dict[str, Any]]:
+def blocks_of(reasoning: str, signed_thoughts: Sequence[SignedThought]) -> Iterator[dict[str, Any]]:
     """The blocks of a whole thought, of which some parts are signed."""
-    yield from map(block_of, signed)
-    if rest := thought[sum(len(one.text) for one in signed) :]:
+    yield from map(block_of, signed_thoughts)
+    if rest := reasoning[sum(len(one.text) for one in signed_thoughts) :]:
         yield block_of(SignedThought(rest, ThoughtSignature(own_signature(rest))))

@@ -79,16 +79,16 @@ class ReasoningItem(_Item, tag="reasoning"):
 Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
 
 
-class Thought(NamedTuple):
+class TurnThought(NamedTuple):
     """What an assistant thought before its turn, in one item or several."""
 
     text: str = ""
     signed: tuple[SignedThought, ...] = ()
 
-    def behind(self, item: ReasoningItem) -> Thought:
+    def behind(self, item: ReasoningItem) -> TurnThought:
         """This and what another item has."""
         signed = item.signed
-        return Thought(self.text + item.text, self.signed if signed is None else (*self.signed, signed))
+        return TurnThought(self.text + item.text, self.signed if signed is None else (*self.signed, signed))
 
 
 _PLAIN, _REDACTED = "thinking", "redacted_thinking"
@@ -103,9 +103,9 @@ def encrypted(signature: ThoughtSignature) -> str:
 def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
     """The turns that these items make; calls belong to the assistant's turn before them. Raises `ApiError`."""
     turns: list[ChatMessage] = []
-    thought = Thought()
+    thought = TurnThought()
     for at, item in enumerate(items):
-        before, thought = thought, Thought()
+        before, thought = thought, TurnThought()
         if isinstance(item, ReasoningItem):
             thought = before.behind(item)
             if item.token_ids is not None:  # of an answer that is nothing else
@@ -113,7 +113,7 @@ def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
         elif isinstance(item, MessageItem):
             role = "system" if item.role == "developer" else item.role
             text = text_of(item.content, _TEXTS, f"input[{at}].content")
-            own = before if role == "assistant" else Thought()
+            own = before if role == "assistant" else TurnThought()
             turn = ChatMessage(role, text, tokens=_exact(item), reasoning=own.text)
             turns.append(turn if turn.tokens is not None else SignedMessage.of(turn, own.signed))
         elif isinstance(item, FunctionCallItem):
