@@ -12,9 +12,9 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
+from lmtool.guide.exact_patterns import exact_patterns
 from lmtool.guide.regex_errors import regex_problem
 from lmtool.guide.schema.document import UnsupportedError
-from lmtool.guide.schema.escapes import exact_patterns
 from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_patterns
 from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
 from lmtool.guide.schema.property_order import in_order

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from lmtool.guide.schema.escapes import exact_pattern
+from lmtool.guide.exact_patterns import exact_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

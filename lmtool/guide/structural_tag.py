@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.schema.escapes import exact_patterns
+from lmtool.guide.exact_patterns import exact_patterns
 from lmtool.guide.schema.open_names import OpenNames, open_names
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lmtool.guide.schema.document import ASSERTIONS, Document, UnsupportedError, significant
-from lmtool.guide.schema.walk import changed
+from lmtool.guide.schema_walk import changed
 
 if TYPE_CHECKING:
     from lmtool.guide.schema.document import Schema

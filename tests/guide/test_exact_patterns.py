@@ -8,10 +8,10 @@ import re
 import pytest
 
 from lmtool import constraint
+from lmtool.guide.exact_patterns import exact_pattern, exact_patterns
 from lmtool.guide.json_validation import examine
 from lmtool.guide.llguidance import ConstraintBackend
 from lmtool.guide.name_patterns import matches
-from lmtool.guide.schema.escapes import exact_pattern, exact_patterns
 from tests.guide.following import accepts, compact, compiled_schema
 
 TEXTS = ["j", "j\\s", "\\", 'j"s', '"', "j\ns", "a\\\\b", "é", "\x01", "]", "x\\", "1", "A"]

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from lmtool.guide.schema.walk import changed
+from lmtool.guide.schema_walk import changed
 
 _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 _ESCAPED = ('"', "\\")
