@@ -58,7 +58,9 @@ OLDEST_PYTHON = (3, 11)
 class BackendConfig:
     """Which backend runs the models."""
 
-    backend: str = option(DEFAULT, "What runs it: transformers, llamacpp, vllm, random.", PANEL, metavar="NAME")
+    backend: str = option(
+        DEFAULT, "What runs it: transformers (our engine), llamacpp, vllm, random.", PANEL, metavar="NAME"
+    )
     backend_python: str | None = option(None, "Python of the environment that has vLLM.", PANEL, metavar="PATH")
     backend_option: tuple[str, ...] = option((), "For the backend (repeatable).", PANEL, metavar="NAME=VALUE")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from lmtool.errors import ResourceError, UsageError
+from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -40,7 +40,7 @@ async def reachable(endpoint: Endpoint, out: Output, model: str | None) -> Async
     if await _listens(endpoint.url):
         yield endpoint
         return
-    _check(endpoint.url, model)
+    _check(endpoint.url)
     from lmtool import api
     from lmtool.lmtp.endpoint import parse
     from lmtool.serving.model_names import served, threads_for
@@ -58,10 +58,9 @@ async def reachable(endpoint: Endpoint, out: Output, model: str | None) -> Async
         yield parse(server.url)
 
 
-def _check(url: str, model: str | None) -> None:
-    """Raise `ResourceError` where no model can run here, `UsageError` for one that runs only in a server."""
+def _check(url: str) -> None:
+    """Raise `ResourceError` where no model can run here."""
     from lmtool.serving.composition import need_serve_packages
-    from lmtool.serving.model_names import GGUF
 
     try:
         need_serve_packages()
@@ -71,10 +70,6 @@ def _check(url: str, model: str | None) -> None:
             *missing.hints,
             "or use a server elsewhere:  lmtool chat --endpoint ws://HOST:PORT ...",
         ) from None
-    if model is not None and model.endswith(GGUF):
-        raise UsageError(
-            f"{model} is a GGUF file, which llama.cpp runs", f"serve it:  lmtool serve {model} --backend llamacpp"
-        )
 
 
 async def _listens(url: str) -> bool:

@@ -51,7 +51,7 @@ async def serve(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]...",
-            help="Local folders, hub names, or auto for whatever clients name.  [default: the embedded model]",
+            help="Folders, GGUF files, hub names, or auto for whatever clients name.  [default: the embedded model]",
             show_default=False,
         ),
     ] = None,
@@ -130,8 +130,8 @@ async def serve(
 
 def _check_models(models: ModelsConfig, backend: BackendConfig, *, static: bool) -> None:
     """Raise `UsageError` for models that contradict other options; what the backend's `check` raises."""
-    from lmtool.backends.registry import DEFAULT, VLLM
-    from lmtool.serving.model_names import AUTO, GGUF
+    from lmtool.backends.registry import VLLM
+    from lmtool.serving.model_names import AUTO
 
     if static and models.model == AUTO:
         raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
@@ -141,9 +141,6 @@ def _check_models(models: ModelsConfig, backend: BackendConfig, *, static: bool)
             "leave one of them out; models that are named without it are loaded at the start",
         )
     backend.check()
-    for name in (models.model or "", *models.extra_models):
-        if name.endswith(GGUF) and backend.backend == DEFAULT:
-            raise UsageError(f"{name} is a GGUF file, which llama.cpp runs", "add:  --backend llamacpp")
     if models.extra_models and backend.backend == VLLM:
         raise UsageError(
             f"a worker of vLLM serves one model, and {1 + len(models.extra_models)} are named",

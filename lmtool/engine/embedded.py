@@ -13,9 +13,9 @@ import torch
 
 from lmtool.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name, warn_if_variant
 from lmtool.engine.cache_size import allocate, cache_blocks
-from lmtool.engine.cpu.forward import CompiledForward
 from lmtool.engine.cpu.library import kernels
 from lmtool.engine.decoder_config import decoder_config, default_frequencies
+from lmtool.engine.decoder_loader import compiled_runner
 from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.hardware import choose_dtype, kernel_dtype, this_machine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.config import EngineConfig
+    from lmtool.engine.decoder_config import DecoderConfig
 
 FOLDER = Path(__file__).parents[1] / "tiny/lmtool-tiny"
 """The model's folder; also known to its own room, which this one must not import."""
@@ -62,23 +63,10 @@ def load_embedded(
     context = min(raw["max_position_embeddings"], config.max_context or raw["max_position_embeddings"])
     frequencies = default_frequencies(decoder.head_dim, raw["rope_parameters"]["rope_theta"])
     stored, library = kernel_dtype(dtype, None, decoder, machine), kernels()
-    forward: CompiledForward | LlamaForward
     if stored is not None and library is not None:
-        forward = CompiledForward(library, decoder, weights, frequencies, context, stored)
+        runner, blocks = compiled_runner(name, library, decoder, weights, frequencies, context, stored, config)
     else:
-        packed = packing_works(dtype)
-        if not packed and device.type == "cpu":
-            warn_if_variant(dtype)
-        forward = LlamaForward(decoder, weights, frequencies, context, packed=packed)
-    computed = torch.float32 if isinstance(forward, CompiledForward) else dtype
-    shape = decoder.layer_shape
-    blocks = cache_blocks(name, [shape] * len(forward.layers), context, computed, device, config, fewest=1)
-    cache = allocate(name, [(layer, shape) for layer in forward.layers], blocks, computed, device)
-    if isinstance(forward, CompiledForward):
-        runner = forward.runner(cache, CHUNK_TOKENS)
-    else:
-        rows = PACKED_MIN_ROWS if packing_works(dtype) else PLAIN_MIN_ROWS
-        runner = ModelRunner(forward, cache, device, CHUNK_TOKENS, rows, kernels=product_name(rows))
+        runner, blocks = _torch_runner(name, decoder, weights, frequencies, context, dtype, device, config)
     info = ModelInfo(
         model=display_name(name),
         constructor=f"lmtool.load({name!r})",
@@ -95,6 +83,28 @@ def load_embedded(
         versions={"torch": str(torch.__version__)},
     )
     return RunnableModel(runner, blocks, info, contents)
+
+
+def _torch_runner(
+    name: str,
+    decoder: DecoderConfig,
+    weights: dict[str, Tensor],
+    frequencies: Tensor,
+    context: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    config: EngineConfig,
+) -> tuple[ModelRunner, int]:
+    """The same as `compiled_runner` by torch's operators."""
+    packed = packing_works(dtype)
+    if not packed and device.type == "cpu":
+        warn_if_variant(dtype)
+    forward = LlamaForward(decoder, weights, frequencies, context, packed=packed)
+    shape = decoder.layer_shape
+    blocks = cache_blocks(name, [shape] * len(forward.layers), context, dtype, device, config, fewest=1)
+    cache = allocate(name, [(layer, shape) for layer in forward.layers], blocks, dtype, device)
+    rows = PACKED_MIN_ROWS if packed else PLAIN_MIN_ROWS
+    return ModelRunner(forward, cache, device, CHUNK_TOKENS, rows, kernels=product_name(rows)), blocks
 
 
 def _read(path: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:

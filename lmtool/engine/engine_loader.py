@@ -12,6 +12,7 @@ from lmtool.engine.cpu.library import use_kernels
 from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.fingerprint import engine_fingerprint
+from lmtool.engine.gguf.loader import is_gguf, load_gguf
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.plan import Limits
 from lmtool.engine.weights import checkpoint_bytes, find_device, import_transformers
@@ -29,7 +30,7 @@ def load_engine(
 ) -> Engine:
     """A running engine for `model`, checked against transformers' own forward pass. Blocks; call it from a thread.
 
-    model: a local folder or a hub name. on_progress: called in this thread, last with `ready` or `failed`.
+    model: a local folder, a GGUF file or a hub name. on_progress: called in this thread, last with `ready` or `failed`.
     Raises `ModelLoadError` (not found, not a causal language model, damaged, an architecture that cannot be served),
     `ResourceError` (no such device, unknown dtype, no C kernels, too small a cache) or `OutOfMemoryError`.
     """
@@ -60,7 +61,7 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         torch.set_num_threads(config.threads)
     use_kernels(config.kernels)
     embedded = is_embedded(name) and device.type == "cpu" and not config.quantize  # else as all models
-    loaded = (load_embedded if embedded else _load_transformers)(name, config, device, report)
+    loaded = load_embedded(name, config, device, report) if embedded else _load_any(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
     runner = loaded.runner.prepared(config.max_streams, context)
     limits = Limits(
@@ -78,6 +79,14 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     known = loaded.contents
     found = None if known is None else engine_fingerprint(known, loaded.info, config, device)
     return Engine(runner, limits, loaded.blocks, replace(loaded.info, fingerprint=found), own)
+
+
+def _load_any(
+    name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
+) -> RunnableModel:
+    """Any model: a GGUF file through the C kernels where they compute it, the others as transformers loads them."""
+    found = load_gguf(name, config, device, report) if is_gguf(name) else None
+    return found or _load_transformers(name, config, device, report)
 
 
 def _load_transformers(

@@ -27,6 +27,7 @@ from lmtool.engine.cuda.attention_backends import AttentionCase, AttentionParams
 from lmtool.engine.cuda.products import make_cublas_deterministic
 from lmtool.engine.decoder_config import matching_config
 from lmtool.engine.fingerprint import contents_digest
+from lmtool.engine.gguf.loader import gguf_modules, is_gguf
 from lmtool.engine.hardware import kernel_dtype, this_machine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.llama_forward import LlamaForward
@@ -109,7 +110,7 @@ class _Baseline:
 def _load_baseline(
     name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
 ) -> _Baseline:
-    model = load_model(name, config, device, report)
+    model = (gguf_modules if is_gguf(name) else load_model)(name, config, device, report)
     contents = _contents(model)
     reference = reference_logits(model, name)
     context = _context_length(model.config, config)
@@ -311,7 +312,7 @@ def _info(name: str, model: PreTrainedModel, vocabulary: int, context: int) -> M
     bos = getattr(text, "bos_token_id", None) if bos is None else bos
     return ModelInfo(
         model=display_name(name),
-        constructor=f"AutoModelForCausalLM.from_pretrained({name!r})",
+        constructor=f"lmtool.load({name!r})" if is_gguf(name) else f"AutoModelForCausalLM.from_pretrained({name!r})",
         backend="transformers",
         vocab_size=vocabulary,
         context_length=context,

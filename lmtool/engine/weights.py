@@ -33,6 +33,9 @@ _READING = threading.Lock()
 """Of the loads that run beside each other one reads weights: transformers sets torch's default dtype meanwhile."""
 _IMPORTING = threading.Lock()
 
+GGUF = ".gguf"
+"""Suffix of llama.cpp's files."""
+
 _Table: TypeAlias = "dict[frozenset[str], dict[str, set[str]]]"
 """Names of required packages, to module, to the names it defines."""
 
@@ -99,7 +102,9 @@ def load_model(
 
 
 def display_name(name: str) -> str:
-    """The name for clients: a folder's last part, a hub name as it is."""
+    """The name for clients: a folder's last part, a GGUF file's without its suffix, a hub name as it is."""
+    if name.endswith(GGUF):
+        return Path(name).stem
     return Path(name).resolve().name if is_folder(name) else name
 
 
@@ -112,8 +117,10 @@ def is_folder(name: str) -> bool:
 
 
 def checkpoint_bytes(name: str) -> int:
-    """Size of the weight files of a local folder; 0 for a hub name, whose size is not known before it is read."""
+    """Size of the weight files of a local folder, or of a GGUF file; 0 for a hub name, where it is not known yet."""
     folder = Path(name)
+    if name.endswith(GGUF) and folder.is_file():
+        return folder.stat().st_size
     for pattern in ("*.safetensors", "*.bin"):
         sizes = [path.stat().st_size for path in folder.glob(pattern)] if is_folder(name) else []
         if sizes:

@@ -17,6 +17,7 @@ from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_patterns
 from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
 from lmtool.guide.schema.property_order import in_order
+from lmtool.guide.schema.references import joined
 from lmtool.guide.schema.rewriting import Rewritten, rewrite
 from lmtool.guide.structural_tag import lark_string, open_names_in, tag_grammar
 from lmtool.subprocesses.process import LONG
@@ -100,6 +101,8 @@ def _json_schema(constraint: Constraint) -> Grammars:
         lark, left = _json_lark(json.dumps(plain, ensure_ascii=False), constraint), open_names(plain)
         if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
             yield Grammar(lark, rewritten.narrowed, left)
+            if (whole := _joined(plain)) is not None:
+                yield Grammar(_json_lark(whole, constraint), rewritten.narrowed, left)
     if not constraint.strict:
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)
@@ -140,6 +143,14 @@ def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
     if constraint.strict:
         raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
     return None
+
+
+def _joined(schema: Schema) -> str | None:
+    """A rewritten schema with its references joined with what stands beside them; None where that cannot be."""
+    try:
+        return json.dumps(joined(schema), ensure_ascii=False)
+    except UnsupportedError:
+        return None
 
 
 def _without_options(text: str) -> str:

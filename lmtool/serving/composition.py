@@ -20,7 +20,8 @@ from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
 from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_loss import hear_of_loss
-from lmtool.serving.model_names import AUTO, GGUF, served
+from lmtool.serving.model_names import AUTO, served
+from lmtool.serving.tokenizer_source import tokenizer_reader
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
@@ -84,24 +85,19 @@ class Loader:
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
 
-        source: a local folder or a hub name. Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
+        source: a local folder, a GGUF file or a hub name. Raises `ModelLoadError`, `ResourceError` or
+        `OutOfMemoryError`.
         """
         from lmtool.guide.answer_check import JsonAnswerCheck
         from lmtool.guide.compiler import MatcherCompiler
         from lmtool.text.text_model import TextModel
-        from lmtool.text.tokenizer import load_tokenizer
 
         with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as pool:
-            folder = str(Path(source).parent) if source.endswith(GGUF) else source
-            where, template = self.models.tokenizer_source(source)
-            where = where if where != source else folder
-            revision = self.config.revision if where == folder else None
-            parser = self.models.reasoning_parser_of(source)
-            read = partial(load_tokenizer, chat_template=template, reasoning_parser=parser)
-            reading = pool.submit(read, where, self._converted, revision=revision)
+            reading = pool.submit(tokenizer_reader(self.models, source, self.config.revision, self._converted))
+            asked = self.models.tokenizer_source(source)[0] != source
             # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
-            absent = not Path(folder).is_dir() and isinstance(reading.exception(), ModelNotFoundError)
-            if absent or (where != folder and reading.exception() is not None):
+            absent = not Path(source).exists() and isinstance(reading.exception(), ModelNotFoundError)
+            if absent or (asked and reading.exception() is not None):
                 reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
             report = partial(_report_loading, on_progress)
             engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
@@ -130,15 +126,11 @@ class Loader:
 
         limits: of the model. Reads files.
         """
-        from lmtool.text.tokenizer import load_tokenizer
-
         own = [model.source for model in self.models.served() if info.model in model.names]
         main = None if self.models.model == AUTO else self.models.model
         source = own[0] if own else served(main).source
-        where, template = self.models.tokenizer_source(source)
-        read = partial(load_tokenizer, chat_template=template, reasoning_parser=self.models.reasoning_parser_of(source))
         try:
-            tokenizer = read(where, revision=self.config.revision)
+            tokenizer = tokenizer_reader(self.models, source, self.config.revision)()
         except LmtoolError:
             return None  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is None or info.tokenizer.sha256 != tokenizer.info.sha256:

@@ -19,7 +19,7 @@ EMBEDDED_NAME = "lmtool-tiny"
 AUTO = "auto"
 """In place of a model's name: load whatever a client names."""
 GGUF = ".gguf"
-"""Suffix of llama.cpp's files; a tokenizer.json beside one is its tokenizer."""
+"""Suffix of llama.cpp's files; a tokenizer.json beside one comes before the tokenizer in it."""
 SMALL_BYTES = 32_000_000
 """Size of the weights on disk below which one CPU thread is faster than several."""
 
@@ -112,5 +112,6 @@ def threads_for(*models: str | None) -> int | None:
 def _is_small(model: str | None) -> bool:
     if model == AUTO:
         return False
-    weights = [file.stat().st_size for file in Path(served(model).source).glob("*.safetensors")]
-    return 0 < sum(weights) < SMALL_BYTES
+    place = Path(served(model).source)
+    files = [place] if place.suffix == GGUF and place.is_file() else place.glob("*.safetensors")
+    return 0 < sum(file.stat().st_size for file in files) < SMALL_BYTES

@@ -87,11 +87,23 @@ def load_tokenizer(
     template = chat_template
     if template is None:
         template = read_text(path) if path.is_file() else _default_template(settings.get("chat_template"))
+    return make_tokenizer(tokenizer, name, text, _named_tokens(settings), template, reasoning_parser)
+
+
+def make_tokenizer(
+    tokenizer: Tokenizer,
+    name: str,
+    text: str,
+    named_tokens: Mapping[str, str],
+    template: str | None,
+    parser: str | None,
+) -> TextTokenizer:
+    """A `TextTokenizer` around `tokenizer`, which belongs to it then. text: its tokenizer.json. parser: of thoughts."""
     info = TokenizerInfo(name, hashlib.sha256(text.encode()).hexdigest())
-    loaded = TextTokenizer(tokenizer, info, named_tokens=_named_tokens(settings), template=template)
-    if reasoning_parser is not None:
-        find_parser(reasoning_parser)
-        loaded.reasoning_parser = reasoning_parser
+    loaded = TextTokenizer(tokenizer, info, named_tokens=named_tokens, template=template)
+    if parser is not None:
+        find_parser(parser)
+        loaded.reasoning_parser = parser
     return loaded
 
 

@@ -135,13 +135,14 @@ def _buffer(entry: Mapping[str, object]) -> str:
 def _output(output: OutputEvent, answers: Answers[Stream]) -> str:
     if output.error is not None:
         how = "unfinished" if output.stream.cut else "error"
-        return f"{how} · {_short(output.error)}"
+        return f"{how} · {_short(output.stream.failure or output.error)}"
     parts = []
     text = answers.text_of(output)
     if output.token is not None:
         parts.append(f"{output.token:>6}" + ("" if text is None else f" {_short(text)}"))
     elif output.counts:
-        parts.append(f"piece {_short(text)}" if output.is_piece else _short(text or ""))
+        what = "tool " if output.is_tool_name else "arguments " if output.call is not None else "piece "
+        parts.append(f"{what if output.is_piece else ''}{_short(text or '')}")
     if output.logprob is not None:
         parts.append(f"p {format_probability(probability(output.logprob))}")
     if output.is_thought:

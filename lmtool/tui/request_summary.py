@@ -60,11 +60,19 @@ def digest(value: object) -> Digest:
 
 
 def _last_message(messages: list[object]) -> str:
+    """The text of the last message, or what a tool answered."""
     last = messages[-1] if messages else None
-    content = last.get("content") if isinstance(last, dict) else None
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content[-PROMPT_CHARACTERS:] if isinstance(content, str) else ""
+    if not isinstance(last, dict):
+        return ""
+    return _text_of(last.get("content", last.get("output")))[-PROMPT_CHARACTERS:]
+
+
+def _text_of(content: object) -> str:
+    """A content, or the texts of its parts, which may be answers of tools with parts of their own."""
+    if isinstance(content, str):
+        return content
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return "".join(str(part.get("text") or _text_of(part.get("content"))) for part in parts)
 
 
 def stream_of(started: RequestStarted, index: int, choice: int, frame: int, blobs: Mapping[str, Digest]) -> Stream:

@@ -240,6 +240,7 @@ class State:
         """Add a token of an HTTP answer, or a piece of its text, to its stream."""
         stream = self.streams[output.stream.index]
         token = self.texts.intern(output.text or "", piece=output.is_piece)
+        stream.note_section(output)
         stream.rows.append(len(self.tokens))
         logprob = _NAN if output.logprob is None else output.logprob
         self._note_thought(stream, len(self.tokens), is_thought=output.is_thought)
@@ -293,6 +294,10 @@ class State:
     def stream_of(self, row: int) -> Stream:
         """The stream of a token."""
         return self.streams[self.tokens.streams[row]]
+
+    def is_piece(self, row: int) -> bool:
+        """Whether a row is text of tokens that the server did not name, not a token."""
+        return self.texts.is_piece(self.tokens.ids[row])
 
     def is_thought(self, row: int) -> bool:
         """Whether a token is of what the model thinks before its answer."""

@@ -73,12 +73,12 @@ def test_a_package_brings_a_backend() -> None:
     sys.modules.pop("brought")
 
 
-def test_a_gguf_file_needs_its_backend(lmtool: Run, tmp_path: Path) -> None:
-    """Said at once; and without llama-cpp-python the install line, exit status 8."""
-    (tmp_path / "small.gguf").touch()
-    plain = lmtool("serve", "small.gguf")
-    assert plain.returncode == 2
-    assert "add:  --backend llamacpp" in plain.stderr
+def test_a_gguf_file_without_a_model(lmtool: Run, tmp_path: Path) -> None:
+    """What is none is said by our engine; and llama.cpp's, where it is asked for and missing, how to install it."""
+    (tmp_path / "small.gguf").write_bytes(b"nonsense")
+    plain = lmtool("serve", "small.gguf", "--port", "0")
+    assert plain.returncode == 8
+    assert "small.gguf is no GGUF file" in plain.stderr
     missing = lmtool("serve", "small.gguf", "--backend", "llamacpp", "--port", "0")
     assert missing.returncode == 8
     assert "pip install llama-cpp-python" in missing.stderr

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lmtool.chat import in_process
-from lmtool.errors import ModelLoadError, ResourceError, UsageError
+from lmtool.errors import ModelLoadError, ResourceError
 from lmtool.lmtp.endpoint import parse
 from lmtool.serving import composition
 from lmtool.terminal import Output
@@ -94,15 +94,6 @@ async def test_a_model_that_is_not_there(nowhere: str, tmp_path: Path, capfd: py
         async with in_process.reachable(parse(nowhere), out, str(tmp_path)):
             pass
     assert "answers in this process" not in capfd.readouterr().err
-
-
-async def test_a_model_that_only_a_server_runs(nowhere: str) -> None:
-    """A GGUF file needs another backend: the command for it is told."""
-    out = Output(color=False, note_color=False, terminal=True)
-    with pytest.raises(UsageError, match=r"GGUF") as caught:
-        async with in_process.reachable(parse(nowhere), out, "a.gguf"):
-            pass
-    assert "--backend llamacpp" in caught.value.sentence
 
 
 async def test_who_listens_is_asked(capsys: pytest.CaptureFixture[str]) -> None:

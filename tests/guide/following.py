@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -33,23 +33,55 @@ def accepts(backend: ConstraintBackend, compiled: CompiledConstraint, text: str)
 
 
 def accepts_reordered(
-    backend: ConstraintBackend, compiled: CompiledConstraint, value: object, tries: int = 500
+    backend: ConstraintBackend,
+    compiled: CompiledConstraint,
+    value: object,
+    tries: int = 500,
+    order: Sequence[str] = (),
 ) -> bool:
-    """Whether JSON is a whole match with its properties in some order. tries: of one property before another."""
-    return any(guide.may_end() for guide in _Orders(backend, tries).write(value, compiled.guide()))
+    """Whether JSON is a whole match with its properties in some order. tries: of one property before another.
+
+    order: of properties, which is tried first.
+    """
+    orders = _Orders(backend, tries, {name: at for at, name in enumerate(dict.fromkeys(order))})
+    return any(guide.may_end() for guide in orders.write(value, compiled.guide()))
+
+
+def property_order(schema: object) -> Iterator[str]:
+    """The names of properties in a schema, from its beginning to its end."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from property_order(part)
+    elif isinstance(schema, dict):
+        for keyword, value in schema.items():
+            if keyword == "properties" and isinstance(value, dict):
+                yield from value
+            yield from property_order(value)
+
+
+def whole_numbers(value: object) -> object:
+    """The same JSON, in which no whole number has a point."""
+    if isinstance(value, dict):
+        return {name: whole_numbers(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [whole_numbers(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class _Orders:
     """Searches for an order of properties that a guide allows."""
 
-    def __init__(self, backend: ConstraintBackend, tries: int) -> None:
+    def __init__(self, backend: ConstraintBackend, tries: int, order: Mapping[str, int]) -> None:
         self._backend = backend
         self._left = tries
+        self._order = order
 
     def write(self, value: object, guide: MatcherGuide) -> Iterator[MatcherGuide]:
         """The guides behind a value, one for each order that is allowed."""
         if isinstance(value, dict):
-            yield from self._members(list(value.items()), guide, "{")
+            last = len(self._order)
+            members = sorted(value.items(), key=lambda member: self._order.get(member[0], last))
+            yield from self._members(members, guide, "{")
         elif isinstance(value, list):
             yield from self._items(value, guide, "[")
         elif (after := self._text(compact(value), guide)) is not None:

@@ -14,7 +14,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmtool.engine.cpu.library import CGroup, CLayer, CModel, CStep, address
-from lmtool.engine.cpu.products import INT4_DTYPE, PackedProduct, interleaved, multiply, pack
+from lmtool.engine.cpu.products import (
+    INT4_DTYPE,
+    PackedProduct,
+    interleaved,
+    is_blocks,
+    multiply,
+    pack,
+    unpacked_blocks,
+)
 from lmtool.engine.decoder_weights import take_weights
 from lmtool.engine.model_runner import ModelRunner
 
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from lmtool.engine.batch import Batch
     from lmtool.engine.cpu.library import Kernels
     from lmtool.engine.decoder_config import DecoderConfig
-    from lmtool.engine.decoder_weights import Affine, LayerWeights
+    from lmtool.engine.decoder_weights import Affine, LayerWeights, Weights
     from lmtool.engine.kv_cache import KVCache
 
 
@@ -54,7 +62,7 @@ class CompiledForward:
         self,
         kernels: Kernels,
         config: DecoderConfig,
-        weights: dict[str, Tensor],
+        weights: Weights,
         frequencies: Tensor | None,
         context: int,
         dtype: torch.dtype,
@@ -63,18 +71,23 @@ class CompiledForward:
 
         frequencies: [D / 2] float32, radians a position; None where positions have embeddings. context: positions of
         the longest stream. dtype: float32, bfloat16, int8, or int4, see `hardware.kernel_dtype`; the head of
-        int4 is int8, because its rounding is the logits' own.
+        int4 is int8, because its rounding is the logits' own. Weights of blocks stay as they are, see `products.pack`.
         """
-        tracked = _TrackedWeights(weights)
-        decoder = take_weights(config, tracked)
-        layers = _page_out_behind(kernels, decoder.layers, tracked)
+        if isinstance(weights, dict):
+            tracked = _TrackedWeights(weights)
+            decoder = take_weights(config, tracked)
+            layers = _page_out_behind(kernels, decoder.layers, tracked)
+        else:  # whoever converts them knows what is in memory
+            decoder = take_weights(config, weights)
+            layers = decoder.layers
         self._kernels = kernels
         self._config = config
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
         tied = decoder.head is None
         head = torch.int8 if dtype == INT4_DTYPE else dtype
         self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, head)
-        self._embedding = None if tied and head != torch.int8 else decoder.embedding.clone()
+        lookup = tied and head != torch.int8 and not is_blocks(decoder.embedding)
+        self._embedding = None if lookup else decoder.embedding.clone()
         self._norm = [None if part is None else part.float().clone() for part in decoder.norm]
         self.layers = [
             _compiled(kernels, layer, window, dtype) for layer, window in zip(layers, config.windows, strict=True)
@@ -129,7 +142,7 @@ class CompiledForward:
     def _embedded(self, batch: Batch) -> Tensor:
         """The hidden states before the first layer: [T, hidden] float32."""
         ids = batch.input_ids[0]
-        embedded = self._head.rows(ids) if self._embedding is None else self._embedding.index_select(0, ids).float()
+        embedded = self._head.rows(ids) if self._embedding is None else _rows(self._embedding, ids)
         return embedded if self._positions is None else embedded + self._positions.index_select(0, batch.positions[0])
 
     def _normed(self, rows: Tensor) -> Tensor:
@@ -201,11 +214,18 @@ class _Buffers:
         )
 
 
+def _rows(embedding: Tensor, ids: Tensor) -> Tensor:
+    """The rows of these ids: [n, hidden] float32."""
+    rows = embedding.index_select(0, ids)
+    return unpacked_blocks(rows) if is_blocks(rows) else rows.float()
+
+
 def _compiled(kernels: Kernels, layer: LayerWeights, window: int | None, dtype: torch.dtype) -> CompiledLayer:
     up, down = layer.up, layer.down
     if layer.gate is not None:
         up = _gated(kernels, layer.gate, layer.up)
-        down = (pad(down[0], (0, len(up[0]) // 2 - down[0].shape[1])), down[1])
+        if not is_blocks(down[0]):  # the inputs of whole groups are multiples of a vector
+            down = (pad(down[0], (0, len(up[0]) // 2 - down[0].shape[1])), down[1])
     packed = [pack(kernels, *affine, dtype) for affine in (layer.qkv, layer.output, up, down)]
     norms = (*layer.norm, layer.head_norm, *layer.mlp_norm)
     own = tuple(None if part is None else part.float().clone() for part in norms)

@@ -29,6 +29,10 @@ INT4_GROUP = 32
 _INT4_GROUP_BYTES = 2 + INT4_GROUP // 2
 """Of an output: a scale in float16, and the weights."""
 
+BLOCK_BYTES = {"Q4_0": _INT4_GROUP_BYTES}
+"""Types of llama.cpp's blocks that are packed as they are, and the bytes of one: a float16 scale, then the weights of
+a group. A weight of blocks is [out, groups, bytes] uint8; rows of zeros are 0."""
+
 _FEWEST_WORDS = 10
 """Room for a row of inputs, of 4 bytes: a group of int4 takes so many."""
 
@@ -73,8 +77,11 @@ def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dty
     """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, int8, or int4.
 
     int8: each output's weights are multiples of a 127th of the largest; `in` must be a multiple of 4. int4: each
-    group's weights are -8 to 7 times a scale in float16, of several the one whose squared error is the least.
+    group's weights are -8 to 7 times a scale in float16, of several the one whose squared error is the least. A weight
+    of blocks (see `BLOCK_BYTES`) is stored as it is, whatever `dtype` says.
     """
+    if is_blocks(weight):
+        return _pack_blocks(kernels, weight, bias)
     out, size = weight.shape
     width = kernels.tile_width
     tiles = -(-out // width)
@@ -94,12 +101,41 @@ def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dty
     kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)  # before anything is written there
     for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
         _fill(kernels, packed[tile : tile + _TILES], weight, tile * width, scales, sums)
-    whole = (
-        None
-        if bias is None
-        else torch.zeros(tiles * width, dtype=torch.float32).index_copy_(0, torch.arange(out), bias.float())
-    )
-    return PackedProduct(packed, scales, sums, whole, size, out)
+    return PackedProduct(packed, scales, sums, _whole(bias, tiles * width), size, out)
+
+
+def _whole(bias: Tensor | None, outputs: int) -> Tensor | None:
+    """The bias as [outputs] float32, filled up with 0."""
+    return None if bias is None else pad(bias.float(), (0, outputs - len(bias)))
+
+
+def is_blocks(weight: Tensor) -> bool:
+    """Whether a weight is one of blocks, see `BLOCK_BYTES`."""
+    return weight.dim() == 3
+
+
+def _pack_blocks(kernels: Kernels, weight: Tensor, bias: Tensor | None) -> PackedProduct:
+    """In tiles: of each group the scales of all outputs, then their weights, four bytes of an output at a time."""
+    out, groups, size = weight.shape
+    width = kernels.tile_width
+    tiles = -(-out // width)
+    packed = torch.empty(tiles, groups, width * size, dtype=torch.uint8)
+    kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)
+    for tile in range(0, tiles, _TILES):
+        part = weight[tile * width : (tile + _TILES) * width]
+        part = pad(part, (0, 0, 0, 0, 0, -len(part) % width)).view(-1, width, groups, size).transpose(1, 2)
+        to = packed[tile : tile + _TILES]
+        to[..., : 2 * width] = part[..., :2].flatten(2)
+        to[..., 2 * width :] = part[..., 2:].reshape(-1, groups, width, (size - 2) // 4, 4).transpose(2, 3).flatten(2)
+    return PackedProduct(packed, None, None, _whole(bias, tiles * width), groups * INT4_GROUP, out)
+
+
+def unpacked_blocks(weight: Tensor) -> Tensor:
+    """The numbers of a weight of blocks: [out, in] float32."""
+    scales = weight[..., :2].contiguous().view(torch.float16).float()
+    halves = weight[..., 2:]
+    whole = torch.cat((halves & 15, halves >> 4), dim=-1).float() - 8
+    return (whole * scales).flatten(1)
 
 
 _TILES = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from lmtool.errors import LmtoolError
 from lmtool.trace.proxy import Proxy
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ProxySource(Source):
-    """A proxy in front of any LMTP server or OpenAI-compatible one; a `Source`. Make it inside a running event loop.
+    """A proxy in front of any server of LMTP or of an HTTP API; a `Source`. Make it inside a running event loop.
 
     Requests of the inspector's own go to the same server, or to another one, on a connection of their own: nothing is
     ever put into somebody else's.
@@ -73,8 +74,13 @@ class ProxySource(Source):
 
     @property
     def advice(self) -> str:
-        """Where clients find the proxy."""
-        return f"point a client at {self.url}" if self.url else ""
+        """Where clients find the proxy, and the variables by which SDKs do."""
+        if not self.url.startswith("http"):
+            return f"point a client at {self.url}" if self.url else ""
+        place = urlsplit(self.url)
+        root = f"{place.scheme}://{place.netloc}"
+        base = f"{root}{place.path.rstrip('/') or '/v1'}"
+        return f"point a client at it: OPENAI_BASE_URL={base}  ANTHROPIC_BASE_URL={root}"
 
     async def run(self, feed: Feed) -> None:
         """Accept connections and feed what goes over them, for ever. A note says when the server is away."""

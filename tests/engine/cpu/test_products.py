@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -9,11 +11,12 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear, silu
 
 from lmtool.engine.cpu.library import GATED, address
-from lmtool.engine.cpu.products import interleaved, multiply, pack
+from lmtool.engine.cpu.products import interleaved, multiply, pack, unpacked_blocks
 
 SHAPES = [(1, 4), (31, 48), (64, 128), (300, 1024), (97, 260)]
 ODD = [(40, 1), (33, 77)]
 """Inputs that do not come in pairs; int8 has none."""
+Q4_0 = gguf.GGMLQuantizationType.Q4_0
 DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.int4]
 LOSS = {torch.float32: 1e-5, torch.bfloat16: 1e-5, torch.int8: 0.02, torch.int4: 0.02}
 """Share of the largest result by which one may be off."""
@@ -116,6 +119,23 @@ def test_int4_is_closer_than_the_nearest_quantum(kernels, layer):
     error, theirs = ((one - groups).square().sum(-1) for one in (ours, plain))
     assert (error <= theirs * 1.001 + 1e-9).all()
     assert error.sum() < 0.93 * theirs.sum()
+
+
+@pytest.mark.parametrize("out", [1, 97, 300])
+def test_blocks_of_four_bits_as_they_are(kernels, out):
+    """llama.cpp's blocks lose nothing when they are packed, or looked up again; groups of no weights are 0."""
+    generator = np.random.default_rng(out)
+    blocks = gguf.quants.quantize(generator.normal(size=(out, 96)).astype(np.float32), Q4_0).reshape(out, 3, 18)
+    blocks[0, 1] = 0
+    theirs = torch.from_numpy(gguf.quants.dequantize(blocks.reshape(out, -1), Q4_0))
+    weight, bias = torch.from_numpy(blocks), torch.randn(out)
+    packed = pack(kernels, weight, bias, torch.float32)
+    assert (packed.inputs, packed.outputs) == (96, out)
+    assert torch.equal(unpacked(kernels, packed), theirs)
+    assert torch.equal(unpacked_blocks(weight), theirs)
+    inputs = torch.randint(-127, 128, (4, 96)).float()
+    inputs[:, ::32] = 127
+    torch.testing.assert_close(multiply(kernels, packed, inputs), inputs @ theirs.t() + bias, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e-4, 3e4, 1e30])

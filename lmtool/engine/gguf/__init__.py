@@ -1,0 +1,1 @@
+"""GGUF files (llama.cpp's) in our own engine: header, configuration, tokenizer, weights, and the loader."""

@@ -1,0 +1,51 @@
+"""Where the tokenizer of a model is read: a folder, the hub, or the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmtool.serving.model_names import GGUF
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import tokenizers
+
+    from lmtool.serving.config import ModelsConfig
+    from lmtool.text.tokenizer import TextTokenizer
+
+
+def tokenizer_reader(
+    models: ModelsConfig,
+    source: str,
+    revision: str | None,
+    convert: Callable[[str], tokenizers.Tokenizer] | None = None,
+) -> Callable[[], TextTokenizer]:
+    """Reads the tokenizer of the model at `source` when it is called: the one that was asked for, else the model's own.
+
+    A GGUF file has one in its metadata; a tokenizer.json beside it comes first. revision: of a hub model. convert, and
+    what is raised: see `load_tokenizer`.
+    """
+    from lmtool.text.tokenizer import load_tokenizer
+
+    where, template = models.tokenizer_source(source)
+    parser = models.reasoning_parser_of(source)
+    own = where == source
+    if own and source.endswith(GGUF):
+        if not Path(source).with_name("tokenizer.json").is_file():
+            return partial(_within, source, template, parser)
+        where = str(Path(source).parent)
+    wanted = revision if own else None
+    return partial(load_tokenizer, where, convert, revision=wanted, chat_template=template, reasoning_parser=parser)
+
+
+def _within(source: str, template: str | None, parser: str | None) -> TextTokenizer:
+    """The tokenizer in a GGUF file's metadata. template: in place of the file's own."""
+    from lmtool.engine.gguf.tokenizer import read_tokenizer
+    from lmtool.text.tokenizer import make_tokenizer
+
+    found = read_tokenizer(Path(source))
+    own = found.chat_template if template is None else template
+    return make_tokenizer(found.tokenizer, Path(source).stem, found.tokenizer.to_str(), found.named_tokens, own, parser)
