@@ -100,19 +100,19 @@ class Page:
         stream.tokens.append(PageToken(text, step.token, step.logprob, step.alternatives, step.is_thought))
 
     @property
-    def shown(self) -> list[PageStream]:
+    def visible_streams(self) -> list[PageStream]:
         """Streams that have something to show."""
         return [stream for stream in self.columns if stream.tokens or stream.ended is not None]
 
     def title(self, title: str | None = None) -> str:
         """The page's title: this one, or one made of the first prompt."""
-        shown = self.shown
+        shown = self.visible_streams
         name = title or (" ".join(shown[0].prompt.split()) if shown else "") or "lmtool trace"
         return name if len(name) <= _TITLE_CHARACTERS else f"{name[:_TITLE_CHARACTERS]}…"
 
     def html(self, title: str | None = None) -> str:
         """The page. title: None for one made of the first prompt."""
-        shown = self.shown
+        shown = self.visible_streams
         equal = equal_tokens(shown)
         return PAGE.format(
             title=_escaped(self.title(title)),

@@ -90,7 +90,7 @@ def _cut(text: str, columns: int) -> Iterator[str]:
 
 def draw(page: Page, title: str | None = None) -> str:
     """The picture of a page. title: as `Page.html`. Raises `UsageError` for more tokens than a picture may have."""
-    shown = page.shown
+    shown = page.visible_streams
     count = sum(len(stream.tokens) for stream in shown)
     if count > MAX_TOKENS:
         raise UsageError(

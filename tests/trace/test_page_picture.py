@@ -35,7 +35,7 @@ def texts(drawn: ET.Element) -> list[str]:
 def luminance(color: str) -> float:
     """How light a colour is, 0 to 1, roughly."""
     red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+    return float(0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2)
 
 
 class TestPicture:
