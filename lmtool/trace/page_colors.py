@@ -22,11 +22,11 @@ _GREYS = 232
 """The first of the 256 colours that are greys."""
 
 
-def scale(*, light: bool, thought: bool = False) -> Sequence[tuple[str, str]]:
-    """Text and ground of each step of the heat, as `#rrggbb`. light: for a light page; thought: of thoughts."""
+def scale(*, light: bool, is_thought: bool = False) -> Sequence[tuple[str, str]]:
+    """Text and ground of each step of the heat, as `#rrggbb`. light: for a light page; is_thought: of thoughts."""
     thoughts = LIGHT_THOUGHT_COLORS if light else THOUGHT_COLORS
     answers = (LIGHT_COLORS if light else COLORS)["blue-orange"]
-    return [(rgb(ink), rgb(ground)) for ink, ground in (thoughts if thought else answers)]
+    return [(rgb(ink), rgb(ground)) for ink, ground in (thoughts if is_thought else answers)]
 
 
 def thought_ink(*, light: bool) -> str:
@@ -39,7 +39,7 @@ def rules(pattern: str, *, light: bool) -> str:
     return "".join(
         pattern.format(name=f"{'.thought' if thought else ''}.h{step}", ink=ink, ground=ground)
         for thought in (False, True)
-        for step, (ink, ground) in enumerate(scale(light=light, thought=thought))
+        for step, (ink, ground) in enumerate(scale(light=light, is_thought=thought))
     )
 
 

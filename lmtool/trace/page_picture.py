@@ -159,7 +159,7 @@ def _colors(kind: str) -> tuple[str, str]:
     _, ink, quiet = _GROUNDS[True]
     thought = "thought" in kind
     if kind[:1] == "h":
-        return scale(light=True, thought=thought)[int(kind[1])]
+        return scale(light=True, is_thought=thought)[int(kind[1])]
     return thought_ink(light=True) if thought else quiet if kind == "quiet" else ink, ""
 
 

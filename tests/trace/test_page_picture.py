@@ -89,7 +89,7 @@ class TestPicture:
         thought = {"stream_id": 1, "token": 2, "logprob": -4.0, "text": "", "reasoning": "Hm", "finish_reason": None}
         drawn = picture(request(1), Frame(1, "<", 1, JsonText("TOKEN", [thought], "py")), *answer(1, (1, -0.01)))
         (ground,) = (one for one in drawn.iter(f"{SVG}rect") if one.get("class") == "h6 thought")
-        assert ground.get("fill") == scale(light=True, thought=True)[6][1]
+        assert ground.get("fill") == scale(light=True, is_thought=True)[6][1]
         assert ".thought { font-style: italic }" in (drawn.findtext(f"{SVG}style") or "")
 
     def test_lines(self) -> None:
@@ -119,7 +119,7 @@ class TestColors:
     @pytest.mark.parametrize(("light", "ground"), [(True, "#ffffff"), (False, "#121212")])
     def test_the_unlikely_stands_out(self, light: bool, ground: str, thought: bool) -> None:
         """The likeliest step is the nearest to the ground, the least likely one far from it; all can be read."""
-        steps = scale(light=light, thought=thought)
+        steps = scale(light=light, is_thought=thought)
         distances = [abs(luminance(color) - luminance(ground)) for _, color in steps]
         assert min(distances) == distances[0]
         assert min(distances[5:]) > max(distances[:2])
