@@ -224,10 +224,10 @@ TREE: tuple[Command | Group, ...] = (
             Command(
                 "export",
                 "trace.export",
-                "Write streams as a page to share, or as an asciicast.",
+                "Write streams as a page or picture to share, or an asciicast.",
                 examples=(
                     "lmtool trace export talk.lmtp.jsonl -O talk.html",
-                    "lmtool trace export before.lmtp.jsonl after.lmtp.jsonl -O compared.html",
+                    "lmtool trace export before.lmtp.jsonl after.lmtp.jsonl -O compared.svg",
                 ),
             ),
             Command(
