@@ -166,11 +166,11 @@ def _differs(
     }
 
 
-def summary(found: Sequence[SharedPrefix]) -> Mapping[str, int]:
+def summary(requests: Sequence[SharedPrefix]) -> Mapping[str, int]:
     """Sums over all requests, in tokens; of those only where tokens are known."""
     return {
-        "requests": len(found),
-        "prompt_tokens": sum(one.prompt_tokens or 0 for one in found),
-        "cached_tokens": sum(one.cached_tokens or 0 for one in found),
-        "computed_again": sum(repeated_tokens(one) or 0 for one in found),
+        "requests": len(requests),
+        "prompt_tokens": sum(one.prompt_tokens or 0 for one in requests),
+        "cached_tokens": sum(one.cached_tokens or 0 for one in requests),
+        "computed_again": sum(repeated_tokens(one) or 0 for one in requests),
     }
