@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from lmtool.guide.exact_patterns import exact_pattern
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,7 +41,7 @@ def matches(pattern: str, text: str) -> bool:
 @lru_cache(maxsize=64)
 def _searcher(pattern: str) -> LLMatcher:
     """A matcher, by bytes, of the JSON strings in which a pattern is found; shared by threads, so only copies move."""
-    schema = json.dumps({"type": "string", "pattern": pattern})
+    schema = json.dumps({"type": "string", "pattern": exact_pattern(pattern)})
     grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
     matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     if matcher.is_error():

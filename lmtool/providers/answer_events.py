@@ -12,6 +12,8 @@ from lmtool.providers.json_values import count_of, list_of, logprob_of, object_o
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmtool.reasoning import ThoughtSignature
+
 Api: TypeAlias = Literal["chat", "completions", "responses", "messages", "ollama", "cohere_v1", "cohere_v2", "unified"]
 """The APIs whose answers are read here."""
 TextKind: TypeAlias = Literal["text", "reasoning", "refusal"]
@@ -78,6 +80,8 @@ class TextDelta:
     tokens: tuple[ChunkToken, ...] = ()
     """Empty where logprobs were not asked for."""
     kind: TextKind = "text"
+    signature: ThoughtSignature | None = None
+    """Of the thought up to here, since the last one, from an API that wants to have it back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def _vocabulary(view: View, stream: Stream) -> dict[int, str | bytes]:
     state = view.state
     ids = {state.tokens.ids[row] for row in stream.rows}
     ids |= {token for row in stream.rows for token, _ in view.measures.alternatives(row) if isinstance(token, int)}
-    ids |= set(stream.prompt) if not isinstance(stream.prompt, str) else set()
+    ids |= {*stream.generated, *(stream.prompt if not isinstance(stream.prompt, str) else ())}
     return {
         token: state.texts.piece(token)
         for token in sorted(ids)

@@ -18,7 +18,7 @@ from lmtool.constraint import json_schema
 from lmtool.errors import LmtoolError
 from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend
 from lmtool.tiny.path import MODEL_DIR
-from tests.guide.following import accepts, accepts_reordered, property_order, whole_numbers
+from tests.guide.following import accepts, accepts_reordered, listed_properties, whole_numbers
 
 _TRIES = {True: 400, False: 20}
 """Of one property before another, for a valid instance and for another one, of which there are many."""
@@ -71,8 +71,8 @@ def measure(files: list[Path], backend: ConstraintBackend, *, strict: bool) -> F
             figures.seconds += taken
             figures.longest = max(figures.longest, taken)
         figures.compiled += 1
-        order = list(property_order(case["schema"]))
-        figures.all_right += _judge(file.name, case["tests"], backend, compiled, order, figures)
+        listed = list(listed_properties(case["schema"]))
+        figures.all_right += _judge(file.name, case["tests"], backend, compiled, listed, figures)
     return figures
 
 
@@ -81,18 +81,18 @@ def _judge(
     tests: list[dict[str, object]],
     backend: ConstraintBackend,
     compiled: CompiledConstraint,
-    order: list[str],
+    listed: list[list[str]],
     to: Figures,
 ) -> bool:
     right = True
     for test in tests:
         text = json.dumps(test["data"], separators=(",", ":"), ensure_ascii=False)
         accepted, valid = accepts(backend, compiled, text), bool(test["valid"])
-        if not accepted and accepts_reordered(backend, compiled, test["data"], _TRIES[valid], order):
+        if not accepted and accepts_reordered(backend, compiled, test["data"], _TRIES[valid], listed):
             accepted, to.reordered = True, to.reordered + valid
         elif not accepted and "." in text:
             whole = whole_numbers(test["data"])
-            accepted = accepts_reordered(backend, compiled, whole, _TRIES[valid], order)
+            accepted = accepts_reordered(backend, compiled, whole, _TRIES[valid], listed)
             to.respelled += accepted and valid
         (to.accepted if accepted else to.refused)[valid] += 1
         if accepted != valid:

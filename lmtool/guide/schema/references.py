@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lmtool.guide.schema.document import Document, UnsupportedError, significant
+from lmtool.guide.schema.document import ASSERTIONS, Document, UnsupportedError, significant
+from lmtool.guide.schema_walk import changed
 
 if TYPE_CHECKING:
     from lmtool.guide.schema.document import Schema
@@ -88,6 +89,20 @@ def _renamed(value: Any, moved: dict[str, str], *, named: bool = False) -> Any: 
     if not named and isinstance(reference := value.get("$ref"), str) and reference in moved:
         written["$ref"] = f"#/$defs/{moved[reference]}"
     return written
+
+
+def alone(schema: Schema) -> Schema:
+    """The schema without what stands beside references, where its dialect says that this means nothing.
+
+    The library holds it nevertheless. The same object where there is nothing to change.
+    """
+    return changed(schema, _alone) if Document(schema).ref_stands_alone else schema
+
+
+def _alone(node: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(node.get("$ref"), str) or significant(node) == {"$ref"}:
+        return node
+    return {keyword: value for keyword, value in node.items() if keyword == "$ref" or keyword not in ASSERTIONS}
 
 
 def joined(schema: Schema) -> Schema:

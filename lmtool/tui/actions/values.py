@@ -178,7 +178,7 @@ def raw_command(app: ActionContext) -> str:
 
 def compare_command(app: ActionContext) -> str:
     """Of two traces."""
-    if app.other is None or not isinstance(app.lines, TraceFile):
+    if not isinstance(app.other, TraceFile) or not isinstance(app.lines, TraceFile):
         return ""
     return _line("lmtool", "trace", "diff", str(app.lines.path), str(app.other.path))
 

@@ -35,7 +35,7 @@ def prompt_parts(state: State, stream: Stream) -> list[PromptPart]:
     if stream.nodes is not None or isinstance(stream.prompt, str):
         return split_turns(state.prompt_text(stream).replace("\x00", "\ufffd"))
     data = bytearray()
-    for token in stream.prompt:
+    for token in (*stream.prompt, *stream.generated):
         name = state.texts.special_name(token)
         piece = state.texts.piece(token)
         data += f"\x00{name}\x00".encode() if name else piece if isinstance(piece, bytes) else piece.encode()

@@ -86,6 +86,23 @@ def test_the_meaning_stays(schema: dict[str, Any], values: list[Any]) -> None:
         assert [judge.is_valid(value) for value in values] == [plain.is_valid(value) for value in values]
 
 
+@pytest.mark.parametrize("dialect", ["draft-04", "draft-07"])
+def test_keywords_beside_references_in_old_drafts(backend: ConstraintBackend, dialect: str) -> None:
+    """They mean nothing (JSON Schema draft-07, Core, 8.3), but where `$ref` is a name or data."""
+    schema = {
+        "$schema": f"http://json-schema.org/{dialect}/schema#",
+        "definitions": {"number": {"type": ["number", "object"]}},
+        "properties": {"a": {"$ref": "#/definitions/number", "type": "string"}, "$ref": {"type": "string"}},
+        "additionalProperties": {"enum": [{"$ref": "x", "type": "y"}]},
+    }
+    made = compiled_schema(backend, schema)
+    assert accepts(backend, made, '{"a":1,"$ref":"x","b":{"$ref":"x","type":"y"}}')
+    for text in ('{"a":"x"}', '{"$ref":1}', '{"b":{"$ref":"x"}}'):
+        assert not accepts(backend, made, text)
+    newer = compiled_schema(backend, {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema"})
+    assert not accepts(backend, newer, '{"a":1}')
+
+
 def test_what_stays_as_it_is() -> None:
     """Schemas without such references, with ids of their own, or with references that lead nowhere."""
     for schema in (
