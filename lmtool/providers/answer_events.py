@@ -12,6 +12,8 @@ from lmtool.providers.json_values import count_of, list_of, logprob_of, object_o
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmtool.reasoning import ThoughtSignature
+
 Api: TypeAlias = Literal["chat", "completions", "responses", "messages", "ollama", "cohere_v1", "cohere_v2", "unified"]
 """The APIs whose answers are read here."""
 TextKind: TypeAlias = Literal["text", "reasoning", "refusal"]
@@ -78,6 +80,8 @@ class TextDelta:
     tokens: tuple[ChunkToken, ...] = ()
     """Empty where logprobs were not asked for."""
     kind: TextKind = "text"
+    signature: ThoughtSignature | None = None
+    """Of the thought up to here, since the last one, from an API that wants to have it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,11 @@ class TokenUsage:
         read, written = (object_of(usage.get(f"{name}_details")) for name in (prompt, completion))
         counts = (usage.get(prompt), usage.get(completion), read.get("cached_tokens"), written.get("reasoning_tokens"))
         return cls(*map(count_of, counts))
+
+    @classmethod
+    def flat(cls, usage: Mapping[str, object]) -> TokenUsage:
+        """The counts of LMTP's usage (EXT-3): each is a member of the object itself."""
+        return cls(*(count_of(usage.get(one.name)) for one in fields(cls)))
 
     def updated(self, later: TokenUsage) -> TokenUsage:
         """With what was told later of the same answer: a stream may count its parts one after the other."""
