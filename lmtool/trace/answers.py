@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from msgspec import structs
 
 from lmtool.lmtp import frames
-from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, ToolCallDelta
+from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.server_sent_events import leads_data
@@ -146,6 +146,8 @@ class Answers(Generic[S]):
             token = entry.token if entry.has_token else None
             logprob = stream.logprob_of_next(entry.logprob) if entry.counts else None
             facts = (token, entry.own_text, logprob, entry.finish_reason, entry.error)
+            if entry.last and isinstance(counted := raw.get("usage"), dict):
+                stream.usage = TokenUsage.flat(counted)
             no_logprob = entry.counts and logprob is None and entry.logprob is not None
             top = None if no_logprob else raw
             outputs.append(OutputEvent(event.time, stream, *facts, is_thought=entry.is_thought, top=top))

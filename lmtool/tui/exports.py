@@ -43,7 +43,12 @@ _LINE, _CHARACTER = 20, 8.43
 
 def picture(app: App[int]) -> str:
     """An SVG of the screen that looks the same everywhere: with a monospaced font of the machine, none is fetched."""
-    svg = re.sub(r"@font-face\s*\{[^}]*\}", "", app.export_screenshot())
+    return without_web_fonts(app.export_screenshot())
+
+
+def without_web_fonts(svg: str) -> str:
+    """A picture of rich, which would load a font from elsewhere, with fonts of the machine."""
+    svg = re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
     return re.sub(r"font-family:\s*Fira Code[^;]*;", f"font-family: {FONTS};", svg)
 
 

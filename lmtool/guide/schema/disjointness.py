@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.guide.name_patterns import PatternError, matches
+from lmtool.guide.name_patterns import PatternError, exclude_each_other, matches
 from lmtool.guide.schema.document import (
     Document,
     Schema,
@@ -51,6 +51,8 @@ def _exclude(
         if mine is None or its is None:
             return True
         if _different_types(mine, its) or _different_values(mine, its, document) or _different_bounds(mine, its):
+            return True
+        if _only({"string"}, [*mine, *its]) and _different_patterns(mine, its):
             return True
         if _only({"object"}, [*mine, *its]) and _different_properties(mine, its, document, depth, choices):
             return True
@@ -138,6 +140,14 @@ def _different_bounds(mine: Nodes, its: Nodes) -> bool:
 def _only(kinds: set[str], nodes: Nodes) -> bool:
     """Whether what matches all nodes has one of these types, as one of the nodes says."""
     return any(types <= kinds for node in nodes if (types := types_of(node)) is not None)
+
+
+def _different_patterns(mine: Nodes, its: Nodes) -> bool:
+    """Whether no text matches a pattern of each side."""
+    first, second = (
+        [pattern for node in nodes if isinstance(pattern := node.get("pattern"), str)] for nodes in (mine, its)
+    )
+    return any(exclude_each_other(one, other) for one, other in product(first, second))
 
 
 def _different_properties(mine: Nodes, its: Nodes, document: Document, depth: int, choices: int) -> bool:
