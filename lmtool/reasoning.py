@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Words for `reasoning_effort`; a model whose chat template heeds it may have others."""
@@ -44,6 +44,29 @@ class ThoughtMarks:
     """As `Reasoning.budget`."""
     empty: tuple[int, ...] = ()
     """The ids in place of a thought under a budget of 0, where none is open at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtSignature:
+    """What an API adds to a part of a thought, and wants to have back with it: Anthropic's."""
+
+    value: str
+    is_redacted: bool = False
+    """Whether it stands for a part that its API alone can read, and that has no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedThought:
+    """A part of a thought that is sent back word for word."""
+
+    text: str
+    signature: ThoughtSignature
+
+    @classmethod
+    def of(cls, reasoning: str, before: Sequence[SignedThought], signature: ThoughtSignature) -> SignedThought:
+        """The part that a signature is of: what those before it leave of the thought so far."""
+        begin = sum(len(one.text) for one in before)
+        return cls("" if signature.is_redacted else reasoning[begin:], signature)
 
 
 @dataclass(frozen=True, slots=True)

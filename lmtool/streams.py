@@ -113,6 +113,7 @@ def renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.attempts,
         output.seam,
         output.reasoning,
+        output.signature,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from lmtool.chat_options import ChatOptions
-    from lmtool.reasoning import Reasoning, ReasoningFormat, ThoughtMarks
+    from lmtool.reasoning import Reasoning, ReasoningFormat, ThoughtMarks, ThoughtSignature
     from lmtool.seam import Seam
 
 StreamId: TypeAlias = Hashable
@@ -178,7 +178,6 @@ class GenerateRequest:
     Ends with `prefill` and without a token, behind all other requests. Models outside lmtool's own engine refuse it."""
     generated: tuple[int, ...] = ()
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
-
     They count for limits, penalties, stops, constraint, draws. Other engines, processors without `resume` refuse it."""
     resumable: bool = False
     """The first output tells the `seed`, which a continuation by `generated` needs; not where that is refused."""
@@ -215,13 +214,12 @@ class ScoreRequest:
     top_logprobs: int | None = None
     """None sends no alternatives at all (LMTP's SCORE); otherwise as in `SamplingParams`."""
     text: bool = False
-    """Each output also carries the text it completes."""
     deadline: float | None = None
     max_prompt_tokens: int | None = None
     """Most tokens of prompt and scored text together."""
     cache_salt: str = ""
     client: str = ""
-    """This, `cache_salt` and `deadline` as of a `GenerateRequest`."""
+    """This, `cache_salt`, `deadline` and `text` as of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +305,8 @@ class TokenOutput:
     """On the first event behind a seam, of a pool's stream."""
     reasoning: str | None = None
     """What this event adds to the thought, possibly nothing, where its token is part of one; None: of the answer."""
+    signature: ThoughtSignature | None = None
+    """Of the thought since the last one, in a pool's stream whose member signs its thoughts."""
 
     @property
     def last(self) -> bool:
@@ -357,9 +357,8 @@ class ModelInfo:
     parameters: int | None = None
     """Number of weights."""
     dtype: str | None = None
-    """`float32`, `bfloat16`, ..."""
     device: str | None = None
-    """`cpu`, `cuda:0`, ..."""
+    """Such as `bfloat16` and `cuda:0`."""
     tokenizer: TokenizerInfo | None = None
     """None where the server has no tokenizer: it takes and gives token ids only."""
     chat_template: bool = False

@@ -29,11 +29,21 @@ class Words:
     """In OpenAI's words."""
     prompt_tokens: int = 7
     completion_tokens: int = 5
+    thoughts: tuple[str, ...] = ()
+    """Pieces of a thought before it; chat, messages and responses have them."""
+    argument_size: int = 1000
+    """Characters of arguments that a stream brings at once."""
 
     @property
     def text(self) -> str:
         """All of it."""
         return "".join(self.texts)
+
+
+def argument_pieces(call: ToolCall, words: Words) -> list[str]:
+    """The arguments of a call, as a stream brings them."""
+    size = words.argument_size
+    return [call.arguments[i : i + size] for i in range(0, len(call.arguments), size)]
 
 
 _REASONS: dict[str, dict[str, str]] = {
@@ -65,7 +75,11 @@ def _usage(api: Api, words: Words) -> dict[str, Any]:
             "total_tokens": total,
         }
     counts = {"input_tokens": words.prompt_tokens, "output_tokens": words.completion_tokens}
-    return counts if api == "messages" else {"billed_units": {"input_tokens": 1, "output_tokens": 1}, "tokens": counts}
+    return (
+        counts
+        if api in ("messages", "responses")
+        else {"billed_units": {"input_tokens": 1, "output_tokens": 1}, "tokens": counts}
+    )
 
 
 def whole(api: Api, words: Words, model: str) -> dict[str, Any]:
@@ -81,6 +95,8 @@ def whole(api: Api, words: Words, model: str) -> dict[str, Any]:
         uses = [{"type": "tool_use", "id": c.id, "name": c.name, "input": _arguments(c)} for c in words.calls]
         head = {"id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [*text, *uses]}
         return {**head, "stop_reason": _reason(api, words), "stop_sequence": None, "usage": _usage(api, words)}
+    if api == "responses":
+        return _response(words, model, "completed", _response_items(words))
     if api == "cohere_v1":
         calls = {"tool_calls": [{"name": c.name, "parameters": _arguments(c)} for c in words.calls]}
         head = {"response_id": "r-1", "generation_id": "g-1", "text": words.text, "chat_history": []}
@@ -109,6 +125,8 @@ def events(api: Api, words: Words, model: str) -> Iterator[dict[str, Any]]:
         yield from _chat_events(words, model)
     elif api == "messages":
         yield from _messages_events(words, model)
+    elif api == "responses":
+        yield from _responses_events(words, model)
     elif api == "cohere_v1":
         yield {"is_finished": False, "event_type": "stream-start", "generation_id": "g-1"}
         for text in words.texts:
@@ -138,13 +156,16 @@ def _chat_events(words: Words, model: str) -> Iterator[dict[str, Any]]:
         return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}]}
 
     yield chunk({"role": "assistant", "content": ""})
+    for text in words.thoughts:
+        yield chunk({"reasoning_content": text})
     for text in words.texts:
         yield chunk({"content": text})
     for index, call in enumerate(words.calls):
         function = _function(call)
         begun = {**function, "index": index, "function": {"name": call.name, "arguments": ""}}
         yield chunk({"tool_calls": [begun]})
-        yield chunk({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]})
+        for piece in argument_pieces(call, words):
+            yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     yield chunk({}, words.reason)
     yield {**head, "choices": [], "usage": _usage("chat", words)}
 
@@ -154,11 +175,16 @@ def _messages_events(words: Words, model: str) -> Iterator[dict[str, Any]]:
     message = {**whole("messages", words, model), "content": [], "stop_reason": None, "usage": usage}
     yield {"type": "message_start", "message": message}
     blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    if words.thoughts:
+        thought = [{"type": "thinking_delta", "thinking": one} for one in words.thoughts]
+        signed = {"type": "signature_delta", "signature": "c2lnbmVk"}
+        blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [*thought, signed]))
     if words.texts:
         blocks.append(({"type": "text", "text": ""}, [{"type": "text_delta", "text": one} for one in words.texts]))
     for call in words.calls:
         use = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-        blocks.append((use, [{"type": "input_json_delta", "partial_json": call.arguments}]))
+        pieces = argument_pieces(call, words)
+        blocks.append((use, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]))
     for index, (block, deltas) in enumerate(blocks):
         yield {"type": "content_block_start", "index": index, "content_block": block}
         for delta in deltas:
@@ -167,6 +193,64 @@ def _messages_events(words: Words, model: str) -> Iterator[dict[str, Any]]:
     end = {"stop_reason": _reason("messages", words), "stop_sequence": None}
     yield {"type": "message_delta", "delta": end, "usage": _usage("messages", words)}
     yield {"type": "message_stop"}
+
+
+def _response(words: Words, model: str, status: str, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """An object of OpenAI's responses."""
+    head = {"id": "resp_1", "object": "response", "created_at": 1, "status": status, "model": model, "output": items}
+    fixed = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "error": None, "incomplete_details": None}
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    total = words.prompt_tokens + words.completion_tokens
+    usage = {**_usage("messages", words), **details, "total_tokens": total} if status == "completed" else None
+    return {**head, **fixed, "instructions": None, "metadata": {}, "temperature": 1, "top_p": 1, "usage": usage}
+
+
+def _response_items(words: Words) -> list[dict[str, Any]]:
+    summary = [{"type": "summary_text", "text": "".join(words.thoughts)}]
+    items: list[dict[str, Any]] = []
+    if words.thoughts:
+        items.append({"id": "rs_1", "type": "reasoning", "summary": summary})
+    if words.texts:
+        content = [{"type": "output_text", "text": words.text, "annotations": [], "logprobs": []}]
+        items.append({"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": content})
+    for call in words.calls:
+        function = {"name": call.name, "arguments": call.arguments, "status": "completed"}
+        items.append({"id": f"fc_{call.id}", "type": "function_call", "call_id": call.id, **function})
+    return items
+
+
+def _responses_events(words: Words, model: str) -> Iterator[dict[str, Any]]:
+    items = _response_items(words)
+    empty = {"content": [], "summary": [], "arguments": "", "status": "in_progress"}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": _response(words, model, "in_progress", [])},
+    ]
+    for place, item in enumerate(items):
+        begun = item | {name: value for name, value in empty.items() if name in item}
+        where = {"item_id": item["id"], "output_index": place}
+        events.append({"type": "response.output_item.added", "output_index": place, "item": begun})
+        if item["type"] == "reasoning":
+            kind, pieces = "reasoning_summary_text", list(words.thoughts)
+            where["summary_index"] = 0
+            events.append(
+                {"type": "response.reasoning_summary_part.added", **where, "part": {"type": "summary_text", "text": ""}}
+            )
+        elif item["type"] == "message":
+            kind, pieces = "output_text", list(words.texts)
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            where |= {"content_index": 0}
+            events.append({"type": "response.content_part.added", **where, "part": part})
+            where |= {"logprobs": []}
+        else:
+            call = next(one for one in words.calls if one.id == item["call_id"])
+            kind, pieces = "function_call_arguments", argument_pieces(call, words)
+        events += [{"type": f"response.{kind}.delta", **where, "delta": piece} for piece in pieces]
+        whole = {"arguments": item["arguments"]} if kind == "function_call_arguments" else {"text": "".join(pieces)}
+        events.append({"type": f"response.{kind}.done", **where, **whole})
+        events.append({"type": "response.output_item.done", "output_index": place, "item": item})
+    events.append({"type": "response.completed", "response": _response(words, model, "completed", items)})
+    for number, event in enumerate(events):
+        yield {**event, "sequence_number": number}
 
 
 def _cohere_events(words: Words) -> Iterator[dict[str, Any]]:

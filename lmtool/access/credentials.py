@@ -1,4 +1,4 @@
-"""API keys in headers and in a WebSocket's subprotocol."""
+"""API keys in headers, in a WebSocket's subprotocol and in a URL's query."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hmac
 import re
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote_plus
 
 from lmtool.errors import UsageError
 
@@ -21,7 +22,19 @@ CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "set-cookie"}
 )
 """Headers that hold secrets and nothing else."""
+LEFT_OUT = "***"
+"""Stands where a key stood."""
 _PROTOCOLS = "sec-websocket-protocol"
+_SECRET_NAME = re.compile(
+    r"(?:^|[-_.])(?:(?:api|access|auth|bearer|refresh|session|subscription)?(?:key|token)|auth|authorization|secret"
+    r"|password|passwd|signature|sig|credentials?|cookie)$",
+    re.IGNORECASE,
+)
+"""How names end of headers and of a query's parameters that hold secrets, such as `helicone-auth`, `api_key`."""
+_WITH_URLS = frozenset({"location", "content-location", "referer", "link"})
+"""Headers in which a URL, and so a query, may stand."""
+_SHORTEST_KEY, _SHORTEST_COOKIE = 8, 16
+"""Characters; what is shorter may be part of any text, and is left in bodies."""
 _USABLE = re.compile(r"[\x21-\x7e]+")
 
 
@@ -90,14 +103,48 @@ def key_protocol(key: str) -> str:
     return KEY_PROTOCOL + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
 
 
+def holds_secret(name: str) -> bool:
+    """Whether a header or a parameter of this name holds a secret; `x-ratelimit-limit-tokens` does not."""
+    return name.lower() in CREDENTIAL_HEADERS or _SECRET_NAME.search(name) is not None
+
+
 def without_credentials(headers: Headers) -> list[tuple[str, str]]:
-    """The headers without those that carry keys, and without keys among subprotocols."""
+    """The headers without those that carry keys, and without keys among subprotocols and in URLs."""
     safe = []
     for name, value in headers:
         if name == _PROTOCOLS:
             protocols = [one for one in _listed(value) if not one.startswith(KEY_PROTOCOL)]
             if protocols:
                 safe.append((name, ", ".join(protocols)))
-        elif name not in CREDENTIAL_HEADERS:
-            safe.append((name, value))
+        elif name.startswith("sec-websocket-") or not holds_secret(name):
+            safe.append((name, without_query_keys(value) if name in _WITH_URLS else value))
     return safe
+
+
+def without_query_keys(url: str) -> str:
+    """A URL or path with `***` for each secret of its query: `/v1/models?key=***&alt=sse`."""
+    path, mark, query = url.partition("?")
+    if not mark:
+        return url
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    shown = [
+        f"{name}={LEFT_OUT}" if value and holds_secret(unquote_plus(name)) else f"{name}{equals}{value}"
+        for name, equals, value in pairs
+    ]
+    return f"{path}?{'&'.join(shown)}"
+
+
+def secrets_of(headers: Headers, path: str = "") -> set[bytes]:
+    """What a request shows to be let in, as a server might repeat it in an answer; without what is short."""
+    found = set(candidate_keys(headers))
+    cookies: set[bytes] = set()
+    for name, value in headers:
+        if name == "cookie":
+            cookies.update(part.partition("=")[2].encode("latin-1", "replace") for part in value.split("; "))
+        elif not name.startswith("sec-websocket-") and holds_secret(name):
+            found.add(value.encode("latin-1", "replace"))
+    for name, _, value in (pair.partition("=") for pair in path.partition("?")[2].split("&")):
+        if holds_secret(unquote_plus(name)):
+            found |= {value.encode("latin-1", "replace"), unquote_plus(value).encode("utf-8", "replace")}
+    long = {one for one in found if len(one) >= _SHORTEST_KEY}
+    return long | {one for one in cookies if len(one) >= _SHORTEST_COOKIE}

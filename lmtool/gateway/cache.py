@@ -17,6 +17,7 @@ import msgspec
 from lmtool.access.caller import caller_name
 from lmtool.errors import FileError
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.reasoning import SignedThought  # noqa: TC001  # msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +44,17 @@ class StoredChoice(msgspec.Struct):
     stop: str | None = None
     calls: list[StoredCall] = msgspec.field(default_factory=list)
     reasoning: str = ""
+    signed_thoughts: list[SignedThought] = msgspec.field(default_factory=list)
+    """Parts of `reasoning`, from its beginning on."""
+
+    def thought_events(self, number: int) -> Iterator[AnswerEvent]:
+        """What it thought, as the events of the choice with this number."""
+        signed = 0
+        for part in self.signed_thoughts:
+            yield TextDelta(number, part.text, kind="reasoning", signature=part.signature)
+            signed += len(part.text)
+        if rest := self.reasoning[signed:]:
+            yield TextDelta(number, rest, kind="reasoning")
 
 
 class StoredAnswer(msgspec.Struct):
@@ -65,6 +77,7 @@ class StoredAnswer(msgspec.Struct):
                 one.stop,
                 [StoredCall(call.id, call.name, call.arguments) for call in one.tool_calls],
                 "".join(one.reasoning),
+                one.signed_thoughts,
             )
             for _, one in sorted(answer.choices.items())
         ]
@@ -73,8 +86,7 @@ class StoredAnswer(msgspec.Struct):
     def events(self) -> Iterator[AnswerEvent]:
         """The events of the answer, in one go."""
         for number, choice in enumerate(self.choices):
-            if choice.reasoning:
-                yield TextDelta(number, choice.reasoning, kind="reasoning")
+            yield from choice.thought_events(number)
             if choice.text:
                 yield TextDelta(number, choice.text)
             for at, call in enumerate(choice.calls):

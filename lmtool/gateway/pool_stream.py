@@ -113,7 +113,8 @@ class Outputs:
         for event in events:
             if isinstance(event, TextDelta) and event.kind == "reasoning":
                 if self._shows_reasoning:
-                    outputs.append(TokenOutput(self._stream_id, text="", reasoning=event.text))
+                    thought = TokenOutput(self._stream_id, text="", reasoning=event.text, signature=event.signature)
+                    outputs.append(thought)
             elif isinstance(event, TextDelta):
                 tokens = tuple(map(_named, event.tokens))
                 outputs.append(TokenOutput(self._stream_id, text=event.text, named_tokens=tokens))

@@ -12,11 +12,13 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
+from lmtool.guide.exact_patterns import exact_patterns
 from lmtool.guide.regex_errors import regex_problem
 from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_patterns
 from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
 from lmtool.guide.schema.property_order import in_order
+from lmtool.guide.schema.references import alone, joined
 from lmtool.guide.schema.rewriting import Rewritten, rewrite
 from lmtool.guide.structural_tag import lark_string, open_names_in, tag_grammar
 from lmtool.subprocesses.process import LONG
@@ -90,16 +92,18 @@ def _json_schema(constraint: Constraint) -> Grammars:
     if text == "false":
         raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
     schema = json.loads(text)
-    names, ordered = open_names(schema), in_order(schema)
+    names, ordered = open_names(schema), in_order(exact_patterns(alone(schema)))
     if ordered is not schema:
         text = json.dumps(ordered, ensure_ascii=False)
     if not names.too_few:
         yield Grammar(_json_lark(text, constraint), (), names)
     if (rewritten := _rewritten(schema, constraint)) is not None:
         plain = {} if rewritten.schema is True else in_order(rewritten.schema)
-        lark, left = _json_lark(json.dumps(plain, ensure_ascii=False), constraint), open_names(plain)
+        lark, left = _json_lark(_text(plain), constraint), open_names(plain)
         if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
             yield Grammar(lark, rewritten.narrowed, left)
+            if (whole := _joined(plain)) is not None:
+                yield Grammar(_json_lark(whole, constraint), rewritten.narrowed, left)
     if not constraint.strict:
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)
@@ -113,7 +117,7 @@ def _wider(schema: Schema, constraint: Constraint) -> Grammars:
         return
     wider, warnings = without_unsupported_patterns(schema)
     if warnings and isinstance(wider, dict):
-        text = json.dumps(wider, ensure_ascii=False)
+        text = _text(wider)
         lark = _json_lark(text, constraint, coerce_one_of=True, lenient=True)
         yield Grammar(lark, tuple(warnings), open_names(wider), wider=True)
     kind: dict[str, object] = {} if isinstance(schema, bool) or "type" not in schema else {"type": schema["type"]}
@@ -140,6 +144,18 @@ def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
     if constraint.strict:
         raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
     return None
+
+
+def _joined(schema: Schema) -> str | None:
+    """A rewritten schema with its references joined with what stands beside them; None where that cannot be."""
+    try:
+        return _text(joined(schema))
+    except UnsupportedError:
+        return None
+
+
+def _text(schema: object) -> str:
+    return json.dumps(exact_patterns(schema), ensure_ascii=False)
 
 
 def _without_options(text: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConstraintError
+from lmtool.guide.exact_patterns import exact_patterns
 from lmtool.guide.schema.open_names import OpenNames, open_names
 
 if TYPE_CHECKING:
@@ -158,7 +159,9 @@ class _Writer:
         lenient = node.get("strict") is False
         options = {"whitespace_flexible": False, "coerce_one_of": lenient, "lenient": lenient}
         held = schema if lenient else self._rewritten(schema)
-        body = "%json " + json.dumps({**(held if isinstance(held, dict) else {}), "x-guidance": options})
+        body = "%json " + json.dumps(
+            {**(exact_patterns(held) if isinstance(held, dict) else {}), "x-guidance": options}
+        )
         self.parts.append(JsonPart(self._before, schema if self._captures else held, not lenient))
         self._before = ()
         return self._rule(body, f'[capture="{len(self.parts) - 1}"]') if self._captures else body

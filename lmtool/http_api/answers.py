@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmtool.http_api.tools.deltas import Delta, Plain, Reader
+from lmtool.reasoning import SignedThought
 from lmtool.types import ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lmtool.reasoning import ThoughtSignature
     from lmtool.seam import Seam
     from lmtool.types import TokenOutput
 
@@ -51,6 +53,8 @@ class Answer:
     """Whether the thought before it is part of it."""
     reasoning: str = ""
     """The thought."""
+    signed_thoughts: list[SignedThought] = field(default_factory=list)
+    """Parts of it that the API of a pool's member has signed."""
     text: str = ""
     """Without calls."""
     calls: list[Call] = field(default_factory=list)
@@ -65,6 +69,9 @@ class Answer:
     stopped_by: str | int | None = None
     new_seam: Seam | None = None
     """Where another model of a pool went on, if the last output was the first one behind that."""
+
+    new_signature: ThoughtSignature | None = None
+    """Of the thought up to here, if it came with the last output."""
 
     @property
     def seam_field(self) -> dict[str, Any]:
@@ -97,6 +104,9 @@ class Answer:
         if self.max_calls is not None:
             deltas = [delta for delta in deltas if delta.call is None or delta.call < self.max_calls]
         self._take(deltas)
+        self.new_signature = output.signature if self.shows_reasoning else None
+        if self.new_signature is not None:
+            self.signed_thoughts.append(SignedThought.of(self.reasoning, self.signed_thoughts, self.new_signature))
         return deltas
 
     def _take(self, deltas: Sequence[Delta]) -> None:

@@ -112,8 +112,12 @@ def from_error(error: LmtoolError, param: str | None = None) -> ApiError:
 
 
 def refused(path: str, refusal: Refusal) -> tuple[int, bytes]:
-    """Status and JSON body of a refusal by `lmtool.access`: Anthropic's below `/messages`, OpenAI's at other paths."""
-    error = ApiError(refusal.status, refusal.sentence, code=refusal.reason)
+    """Status and JSON body of a refusal by `lmtool.access`."""
+    return answer_of(path, ApiError(refusal.status, refusal.sentence, code=refusal.reason))
+
+
+def answer_of(path: str, error: ApiError) -> tuple[int, bytes]:
+    """Status and JSON body of an error: Anthropic's below `/messages`, OpenAI's at other paths."""
     if path.removeprefix("/v1").startswith("/messages"):
         return error.anthropic_status, json.dumps(error.anthropic_body).encode()
     return error.status, json.dumps(error.body).encode()

@@ -100,11 +100,10 @@ def write_prompt(prompt: Prompt) -> dict[str, object]:
     }
 
 
-def _turn(message: ChatMessage) -> ChatMessage | dict[str, object]:
+def _turn(message: ChatMessage) -> dict[str, object]:
     """A turn as it is written: `reasoning` where it has any."""
-    if message.reasoning:
-        return message
-    return {name: getattr(message, name) for name in _TURN}
+    turn = {name: getattr(message, name) for name in _TURN}
+    return turn | {"reasoning": message.reasoning} if message.reasoning else turn
 
 
 _TURN = tuple(field.name for field in fields(ChatMessage) if field.name != "reasoning")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.providers.json_values import count_of, list_of, logprob_of, object_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from lmtool.reasoning import ThoughtSignature
 
 Api: TypeAlias = Literal["chat", "completions", "responses", "messages", "ollama", "cohere_v1", "cohere_v2", "unified"]
 """The APIs whose answers are read here."""
@@ -78,6 +80,8 @@ class TextDelta:
     tokens: tuple[ChunkToken, ...] = ()
     """Empty where logprobs were not asked for."""
     kind: TextKind = "text"
+    signature: ThoughtSignature | None = None
+    """Of the thought up to here, since the last one, from an API that wants to have it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,30 @@ class TokenUsage:
         read, written = (object_of(usage.get(f"{name}_details")) for name in (prompt, completion))
         counts = (usage.get(prompt), usage.get(completion), read.get("cached_tokens"), written.get("reasoning_tokens"))
         return cls(*map(count_of, counts))
+
+    @classmethod
+    def flat(cls, usage: Mapping[str, object]) -> TokenUsage:
+        """The counts of LMTP's usage (EXT-3): each is a member of the object itself."""
+        return cls(*(count_of(usage.get(one.name)) for one in fields(cls)))
+
+    def updated(self, later: TokenUsage) -> TokenUsage:
+        """With what was told later of the same answer: a stream may count its parts one after the other."""
+        pairs = ((getattr(self, one.name), getattr(later, one.name)) for one in fields(self))
+        return TokenUsage(*(max(known) if (known := [n for n in pair if n is not None]) else None for pair in pairs))
+
+    def __str__(self) -> str:
+        """For people: `17 read (12 cached), 5 written (2 of a thought)`; what is not known is left out."""
+        parts = (
+            _counted(self.prompt_tokens, "read", self.cached_tokens, "cached"),
+            _counted(self.completion_tokens, "written", self.reasoning_tokens, "of a thought"),
+        )
+        return ", ".join(part for part in parts if part)
+
+
+def _counted(total: int | None, word: str, share: int | None, of_them: str) -> str:
+    """`17 read (12 cached)`; empty where the total is not known."""
+    shared = f" ({share} {of_them})" if share else ""
+    return "" if total is None else f"{total} {word}{shared}"
 
 
 @dataclass(frozen=True, slots=True)

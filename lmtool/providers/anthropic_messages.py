@@ -10,6 +10,8 @@ from lmtool.errors import RequestError
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 from lmtool.providers.chat_request import MultimodalMessage
 from lmtool.providers.json_values import count_of, list_of, load, object_of, text_of
+from lmtool.reasoning import ThoughtSignature
+from lmtool.signed_message import signed_thoughts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.providers.chat_request import ChatRequest, ToolChoice
     from lmtool.providers.http_request import Headers, Settings
+    from lmtool.reasoning import SignedThought
     from lmtool.types import ChatMessage
 
     Block: TypeAlias = dict[str, object]
@@ -71,8 +74,17 @@ def _block(block: Mapping[str, object], place: int, *, whole: bool) -> Iterator[
 def _text(block: Mapping[str, object]) -> Iterator[TextDelta]:
     if text := text_of(block.get("text")):
         yield TextDelta(0, text)
-    if thinking := text_of(block.get("thinking")):
-        yield TextDelta(0, thinking, kind="reasoning")
+    signature = _signature(block)
+    if (thinking := text_of(block.get("thinking"))) or signature:
+        yield TextDelta(0, thinking, kind="reasoning", signature=signature)
+
+
+def _signature(block: Mapping[str, object]) -> ThoughtSignature | None:
+    """Of a block, or of the delta that ends one; a redacted block is nothing else."""
+    if block.get("type") == "redacted_thinking":
+        return ThoughtSignature(text_of(block.get("data")), is_redacted=True)
+    value = text_of(block.get("signature"))
+    return ThoughtSignature(value) if value else None
 
 
 def _ending(message: Mapping[str, object]) -> Iterator[AnswerEvent]:
@@ -148,11 +160,19 @@ def _blocks(message: ChatMessage) -> list[Block]:
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id or "", "content": message.content}]
     if isinstance(message, MultimodalMessage):
         return [_write_part(object_of(part)) for part in json.loads(message.parts)]
-    blocks: list[Block] = [{"type": "text", "text": message.content}] if message.content else []
+    blocks = [_thinking_block(one) for one in signed_thoughts(message)]
+    blocks += [{"type": "text", "text": message.content}] if message.content else []
     for call in message.tool_calls:
         arguments = object_of(load(call.arguments.encode("utf-8", "replace")))
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
     return blocks
+
+
+def _thinking_block(thought: SignedThought) -> Block:
+    """A thought as the API has given it; without its signature it would be refused."""
+    if thought.signature.is_redacted:
+        return {"type": "redacted_thinking", "data": thought.signature.value}
+    return {"type": "thinking", "thinking": thought.text, "signature": thought.signature.value}
 
 
 def _write_part(part: Mapping[str, object]) -> Block:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.reasoning import SignedThought
 from lmtool.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lmtool.providers.answer_events import AnswerEvent, ChunkToken
+    from lmtool.reasoning import ThoughtSignature
 
 ROLE = "assistant"
 """Of every answer, whatever its API calls it."""
@@ -31,6 +33,8 @@ class AnswerChoice:
     texts: list[str] = field(default_factory=list)
     """What is shown to the user, refusals included."""
     reasoning: list[str] = field(default_factory=list)
+    signed_thoughts: list[SignedThought] = field(default_factory=list)
+    """Parts of it that the API has signed."""
     tokens: list[ChunkToken] = field(default_factory=list)
     """Those that the API named; of the reasoning as well, where it does."""
     finish_reason: str | None = None
@@ -55,7 +59,11 @@ class AnswerChoice:
     @property
     def empty(self) -> bool:
         """Whether it brought neither text nor a call."""
-        return not (self.texts or self.reasoning or self._calls)
+        return not (self.texts or self.reasoning or self.signed_thoughts or self._calls)
+
+    def sign(self, signature: ThoughtSignature) -> None:
+        """Sign the thought up to here."""
+        self.signed_thoughts.append(SignedThought.of("".join(self.reasoning), self.signed_thoughts, signature))
 
     def add_call(self, delta: ToolCallDelta) -> None:
         """Add to a call what this delta brings."""
@@ -95,6 +103,8 @@ class ChatAnswer:
             choice.tokens += event.tokens
             if event.text:
                 (choice.reasoning if event.kind == "reasoning" else choice.texts).append(event.text)
+            if event.signature is not None:
+                choice.sign(event.signature)
         elif isinstance(event, ToolCallDelta):
             choice.add_call(event)
         else:

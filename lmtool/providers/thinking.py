@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.providers.json_values import count_of, object_of
 from lmtool.reasoning import SWITCHES
+from lmtool.signed_message import signed_thoughts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +40,11 @@ def write_compatible(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str,
 def write_anthropic(thinking: Thinking, chat: ChatRequest, body: Mapping[str, object]) -> dict[str, object]:
     """Anthropic's API thinks where that is asked for; an effort alone is not told, as only some models take one.
 
-    Nor is anything behind calls, whose thoughts and signatures it would want to have back, or behind a prefill.
+    Nor is anything behind calls whose thought, which it wants to have back, came without its signature, or a prefill.
     """
     if thinking.enabled is False:
         return {"thinking": {"type": "disabled"}} if "thinking" in body else {}
-    if not thinking.enabled or chat.prefill or chat.messages[-1].role == "tool":
+    if not thinking.enabled or chat.prefill or _follows_unsigned_calls(chat):
         return {}
     own: dict[str, object] = {}
     if thinking.effort in _ANTHROPIC_EFFORTS:
@@ -57,6 +58,14 @@ def write_anthropic(thinking: Thinking, chat: ChatRequest, body: Mapping[str, ob
     if budget < _LEAST_BUDGET:
         return {}
     return {**own, "max_tokens": limit, "thinking": {"type": "enabled", "budget_tokens": budget}}
+
+
+def _follows_unsigned_calls(chat: ChatRequest) -> bool:
+    """Whether the last turns are results of calls, and the turn that made these has no signed thought."""
+    if chat.messages[-1].role != "tool":
+        return False
+    calling = next((one for one in reversed(chat.messages) if one.role == "assistant"), None)
+    return calling is None or not signed_thoughts(calling)
 
 
 def write_cohere(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import codecs
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import structs
 
 from lmtool.lmtp import frames
-from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, ToolCallDelta, counted_tokens
+from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.server_sent_events import leads_data
@@ -23,6 +22,7 @@ from lmtool.trace.chat_socket import ChatSocket, attempts_of, error_of, message_
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Close, Done, Drop, Frame, Message, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import RequestTable
+from lmtool.trace.http_outputs import HttpRequest
 from lmtool.trace.large_values import reference
 from lmtool.trace.session_actions import SessionActions
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
@@ -41,20 +41,6 @@ CONNECTION_ENDED = "the connection ended before the stream did"
 ANSWER_ENDED = "the answer ended before the stream did"
 
 
-@dataclass(slots=True)
-class _HttpRequest(Generic[S]):
-    """A request whose answer is not complete."""
-
-    started: RequestStarted
-    choices: dict[int, S] = field(default_factory=dict)
-    """Streams by number of the choice; empty for a request that generates nothing."""
-    reader: AnswerReader | None = None
-    http_error: str = ""
-    """Status of a response that is an error."""
-    choices_with_tokens: set[int] = field(default_factory=set)
-    """Choices whose tokens came with logprobs: further text of theirs is text of these tokens."""
-
-
 class Answers(Generic[S]):
     """Follows the events of one trace; call `follow` with each, in order."""
 
@@ -64,13 +50,15 @@ class Answers(Generic[S]):
         self._streams = 0
         self.vocabulary: dict[int, str | bytes] = {}
         """What token ids mean, as far as the trace has explained them by now."""
+        self.names: dict[int, str] = {}
+        """What special tokens are called, which add no text."""
         self.lmtp: defaultdict[int, RequestTable[S]] = defaultdict(RequestTable)
         """By connection."""
-        self._http: defaultdict[int, deque[_HttpRequest[S]]] = defaultdict(deque)
+        self._http: defaultdict[int, deque[HttpRequest[S]]] = defaultdict(deque)
         self._http_count: defaultdict[int, int] = defaultdict(int)
         self._sessions: defaultdict[int, SessionActions[S]] = defaultdict(lambda: SessionActions(self._start))
         """Of Evergreen, by connection."""
-        self._chat_sockets: defaultdict[int, ChatSocket[_HttpRequest[S]]] = defaultdict(ChatSocket)
+        self._chat_sockets: defaultdict[int, ChatSocket[HttpRequest[S]]] = defaultdict(ChatSocket)
         """Of the unified API, by connection."""
 
     def follow(self, event: Event) -> Sequence[StreamEvent]:
@@ -96,6 +84,7 @@ class Answers(Generic[S]):
             self._response(event)
         elif isinstance(event, Vocab):
             self.vocabulary.update(event.tokens)
+            self.names.update(event.names)
 
     def _frame(self, event: Frame) -> Sequence[StreamEvent]:
         if message := message_of(event):
@@ -157,6 +146,8 @@ class Answers(Generic[S]):
             token = entry.token if entry.has_token else None
             logprob = stream.logprob_of_next(entry.logprob) if entry.counts else None
             facts = (token, entry.own_text, logprob, entry.finish_reason, entry.error)
+            if entry.last and isinstance(counted := raw.get("usage"), dict):
+                stream.usage = TokenUsage.flat(counted)
             no_logprob = entry.counts and logprob is None and entry.logprob is not None
             top = None if no_logprob else raw
             outputs.append(OutputEvent(event.time, stream, *facts, is_thought=entry.is_thought, top=top))
@@ -186,6 +177,7 @@ class Answers(Generic[S]):
         """What a server says beside tokens: the answers to questions, and requests that failed."""
         table = self.lmtp[event.connection]
         for entry in entries:
+            self._learn_names(entry.get("model_info"))
             stream = None if entry.get("stream_id") is None else table.owner("MSG", entry)
             if stream is None or not frames.ends("MSG", entry):
                 continue
@@ -197,6 +189,13 @@ class Answers(Generic[S]):
             if error is not None:
                 yield OutputEvent(event.time, stream, error=error)
 
+    def _learn_names(self, info: object) -> None:
+        """Names of the ids that begin and end texts, where a vocabulary does not name them."""
+        members = info if isinstance(info, dict) else {}
+        ends, bos = members.get("eos_token_ids"), members.get("bos_token_id")
+        named = {bos: "<|bos|>", **dict.fromkeys(ends if isinstance(ends, list) else (), "<|eos|>")}
+        self.names = {token: name for token, name in named.items() if type(token) is int} | self.names
+
     # HTTP.
 
     def _http_request(self, event: Request) -> RequestStarted:
@@ -206,7 +205,7 @@ class Answers(Generic[S]):
         api = api_of(event.method, event.path)
         started = RequestStarted(event.time, event.connection, label, kind, payload, api)
         stream = self._start(started)
-        self._http[event.connection].append(_HttpRequest(started, {} if api is None else {0: stream}))
+        self._http[event.connection].append(HttpRequest(started, {} if api is None else {0: stream}))
         return started
 
     def _response(self, event: Response) -> None:
@@ -214,6 +213,7 @@ class Answers(Generic[S]):
             request = waiting[0]
             request.http_error = f"HTTP {event.status} {event.reason}".strip() if event.status >= 400 else ""
             for stream in request.choices.values():
+                stream.status = _status(request.http_error, event.headers.get("retry-after", ""))
                 stream.form = form_of(event.headers.get("content-type", ""))
                 stream.attempts = event.headers.get(ATTEMPTS, "")
 
@@ -234,7 +234,7 @@ class Answers(Generic[S]):
         outputs = list(self._outputs(event.time, request, request.reader.end() if request.reader else ()))
         return outputs + _end_all(request.choices.values(), event.time, request.http_error, ANSWER_ENDED)
 
-    def _outputs(self, time: float, request: _HttpRequest[S], events: Iterable[AnswerEvent]) -> list[StreamEvent]:
+    def _outputs(self, time: float, request: HttpRequest[S], events: Iterable[AnswerEvent]) -> list[StreamEvent]:
         outputs: list[StreamEvent] = []
         if request.reader is not None and request.choices:
             reader, first = request.reader, request.choices[0]
@@ -248,11 +248,16 @@ class Answers(Generic[S]):
                 if isinstance(event, ChoiceFinished):
                     stream.end(time, event.reason, None)
                     _finish(outputs, OutputEvent(time, stream, finish_reason=event.reason))
+                elif isinstance(event, ToolCallDelta):
+                    request.add_call(time, stream, event, outputs)
                 else:
-                    outputs += _token_outputs(time, stream, event, request.choices_with_tokens)
+                    outputs += request.text_outputs(time, stream, event)
+            elif request.choices:  # usage, of all choices together
+                usage = request.choices[0].usage
+                request.choices[0].usage = event if usage is None else usage.updated(event)
         return outputs
 
-    def _choice(self, request: _HttpRequest[S], number: int) -> S:
+    def _choice(self, request: HttpRequest[S], number: int) -> S:
         if number not in request.choices:
             stream, first = self._start(request.started, number), request.choices[0]
             request.choices[number] = stream
@@ -267,7 +272,7 @@ class Answers(Generic[S]):
         found: list[StreamEvent] = []
         if request is None:
             started = socket.started(event, message)
-            request = _HttpRequest(started, {0: self._start(started)}, AnswerReader("unified", "whole"))
+            request = HttpRequest(started, {0: self._start(started)}, AnswerReader("unified", "whole"))
             socket.add(message, request)
             found += [started] if started.has_request else []
         if event.direction == "<":
@@ -277,7 +282,7 @@ class Answers(Generic[S]):
         return found
 
     def _chat_answer(
-        self, time: float, request: _HttpRequest[S], message: Mapping[str, object]
+        self, time: float, request: HttpRequest[S], message: Mapping[str, object]
     ) -> Sequence[StreamEvent]:
         for stream in request.choices.values():
             stream.attempts = stream.attempts or attempts_of(message)
@@ -303,6 +308,11 @@ class Answers(Generic[S]):
         return outputs
 
 
+def _status(http_error: str, retry_after: str) -> str:
+    wait = f", retry after {retry_after}{' s' if retry_after.isdigit() else ''}" if retry_after else ""
+    return f"{http_error}{wait}" if http_error else ""
+
+
 def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) and reference(value) is None else {}
 
@@ -319,23 +329,6 @@ def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
         return reader.feed(piece.wire())
     is_part = leads_data(content.lead) if piece.kind == "sse" else not content.lead
     return reader.read(content.value) if is_part else reader.feed(piece.wire())
-
-
-def _token_outputs(time: float, stream: Stream, event: TextDelta | ToolCallDelta, named: set[int]) -> list[OutputEvent]:
-    is_piece = isinstance(event, ToolCallDelta) or not event.tokens
-    is_thought = isinstance(event, TextDelta) and event.kind == "reasoning"
-    return [
-        OutputEvent(
-            time,
-            stream,
-            text=token.piece,
-            logprob=token.logprob,
-            is_piece=is_piece,
-            is_thought=is_thought,
-            top=None if is_piece else token,
-        )
-        for token in counted_tokens(event, named)
-    ]
 
 
 def _finish(outputs: list[StreamEvent], ending: OutputEvent) -> None:

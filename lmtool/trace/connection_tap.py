@@ -6,7 +6,7 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.access.credentials import without_credentials
+from lmtool.access.credentials import LEFT_OUT, secrets_of, without_credentials, without_query_keys
 from lmtool.errors import LmtoolError
 from lmtool.providers.answer_reader import parts_of
 from lmtool.providers.body_parts import form_of
@@ -26,6 +26,10 @@ LARGEST_PIECE = 2**20
 """Bytes of a body after which it is recorded in pieces."""
 LARGEST_REQUEST = 2**24
 """Bytes of a request's body that are recorded."""
+LARGEST_RESPONSE = 2**28
+"""The same of a response's, when its compression is undone."""
+MOST_SECRETS = 64
+"""Keys of one connection that are looked for in its answers."""
 _ABNORMAL_CLOSURE = 1006
 _NO_STATUS = 1005
 
@@ -81,6 +85,8 @@ class ConnectionTap:
         self._close: tuple[str, CloseFrame] | None = None
         self._is_session = False
         """Whether the frames are Evergreen's messages."""
+        self.secrets: set[bytes] = set()
+        """Keys that requests showed, which no body is recorded with."""
 
     @property
     def idle(self) -> bool:
@@ -102,12 +108,15 @@ class ConnectionTap:
         yield from self._unfollowed(time, self.requests, "client")
 
     def _begin_request(self, time: float, head: Head) -> Iterator[Event]:
-        self._pending.append(_RequestRecorder(head))
+        shown = secrets_of(head.headers, head.start[1])
+        self.secrets = shown if len(self.secrets) > MOST_SECRETS else self.secrets | shown
+        self._pending.append(_RequestRecorder(head, self._without_secrets))
         self._responses.methods.append(head.start[0])
         if not self._opened:
             self._opened = True
             agent = head.get("user-agent")
-            facts = {"peer": "client", "path": head.start[1], **({"agent": agent} if agent else {})}
+            path = without_query_keys(head.start[1])
+            facts = {"peer": "client", "path": path, **({"agent": agent} if agent else {})}
             if is_session(head):
                 self._is_session, facts["protocol"] = True, "evergreen"
             yield Open(time, self._number, facts)
@@ -148,7 +157,13 @@ class ConnectionTap:
             if not request.complete:
                 yield Remark(time, "note", self._number, "answered before the request was complete")
         yield Response(time, self._number, status, head.start[2], _headers_by_name(head))
-        self._answer = ResponseRecorder(head, self._number, self._style)
+        self._answer = ResponseRecorder(head, self._number, self._style, self._without_secrets)
+
+    def _without_secrets(self, data: bytes) -> bytes:
+        """A body, or a part of one, with `***` where it repeats a key, as some servers do when they refuse it."""
+        for secret in self.secrets:
+            data = data.replace(secret, LEFT_OUT.encode())
+        return data
 
     def _upgrade(self, head: Head) -> None:
         self.upgraded = True
@@ -214,8 +229,9 @@ def session_message(frame: str | bytes) -> Mapping[str, object] | None:
 class _RequestRecorder:
     """A request whose bytes still arrive."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, clean: Callable[[bytes], bytes] = bytes) -> None:
         self.upgrade = is_websocket_handshake(head)
+        self._clean = clean
         self.complete = False
         """Whether its last byte has arrived."""
         self._head = head
@@ -234,8 +250,8 @@ class _RequestRecorder:
             return
         self._emitted = True
         method, path, _ = self._head.start
-        body = parse_body(bytes(self._body), style) if self._body else None
-        yield Request(time, number, method, path, _headers_by_name(self._head), body)
+        body = parse_body(self._clean(bytes(self._body)), style) if self._body else None
+        yield Request(time, number, method, without_query_keys(path), _headers_by_name(self._head), body)
         if self._size > LARGEST_REQUEST:
             yield Remark(time, "note", number, f"> {self._size - len(self._body)} bytes of this body were not recorded")
 
@@ -243,18 +259,25 @@ class _RequestRecorder:
 class ResponseRecorder:
     """A response's body as events: server-sent events and JSON lines one by one, all else in large pieces."""
 
-    def __init__(self, head: Head, number: int, style: Style) -> None:
-        """Record the body that follows a head, on the connection of this number."""
+    def __init__(self, head: Head, number: int, style: Style, clean: Callable[[bytes], bytes] = bytes) -> None:
+        """Record the body that follows a head, on the connection of this number. clean: takes secrets out of it."""
         self._form = form_of(head.get("content-type"))
         self._parts = parts_of(self._form)
         packed = head.get("content-encoding").lower() in ("gzip", "x-gzip", "deflate")
         self._unpack = zlib.decompressobj(47) if packed else None
         self._number = number
         self._style: Style = style
+        self._clean = clean
+        self._left_out = -LARGEST_RESPONSE
+        """Bytes that were not recorded; below 0 as many as still may be."""
 
     def add(self, time: float, data: bytes) -> Iterator[Event]:
         """More of the body."""
-        for block in self._parts.split(self._unpacked(data)):
+        data = self._unpacked(data)
+        self._left_out += len(data)
+        if self._left_out > 0:
+            data = data[: max(0, len(data) - self._left_out)]
+        for block in self._parts.split(data):
             yield self._piece(time, block)
         if self._parts.pending_bytes > LARGEST_PIECE:
             yield from self._rest(time)
@@ -262,6 +285,8 @@ class ResponseRecorder:
     def finish(self, time: float) -> Iterator[Event]:
         """The body is complete."""
         yield from self._rest(time)
+        if self._left_out > 0:
+            yield Remark(time, "note", self._number, f"< {self._left_out} bytes of this body were not recorded")
         yield Done(time, self._number)
 
     def _unpacked(self, data: bytes) -> bytes:
@@ -278,6 +303,7 @@ class ResponseRecorder:
             yield self._piece(time, rest)
 
     def _piece(self, time: float, data: bytes) -> Piece:
+        data = self._clean(data)
         if self._form == "events":
             return Piece(time, "sse", self._number, parse_sse_event(data, self._style))
         return Piece(time, "body", self._number, parse_body(data, self._style))

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 from lmtool.access.outgoing import as_headers
 from lmtool.errors import ConnectError, UsageError
 from lmtool.lmtp.transport import dial
+from lmtool.trace.http_stream import path_below
 from lmtool.trace.proxy import CONNECT_LIMIT
 
 if TYPE_CHECKING:
@@ -106,4 +107,5 @@ def _url(target: Target, path: str) -> str:
     parts = urlsplit(target.url)
     if parts.scheme not in ("http", "https"):
         raise UsageError(f"{target.url} takes LMTP frames, this is an HTTP request")
-    return urlunsplit((parts.scheme, parts.netloc, *urlsplit(path)[2:4], ""))
+    asked = urlsplit(path)
+    return urlunsplit((parts.scheme, parts.netloc, path_below(asked.path, target.path), asked.query, ""))

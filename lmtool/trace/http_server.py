@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from lmtool.access.policy import Refusal, answer_headers, find_refusal, preflight_headers
-from lmtool.http_api.errors import refused
+from lmtool.http_api.errors import ApiError, answer_of, refused
 from lmtool.trace.http_stream import has_no_body, is_unambiguous, is_websocket_handshake
 
 if TYPE_CHECKING:
@@ -83,6 +83,17 @@ def refusal_answer(policy: AccessPolicy, head: Head | None, refusal: Refusal) ->
     headers = [] if head is None else answer_headers(policy, head.headers)
     framing = [("content-type", kind), ("content-length", str(len(body))), ("connection", "close")]
     return _head(status, [*headers, *refusal.headers, *framing]) + body
+
+
+def unreachable_answer(policy: AccessPolicy, head: Head, sentence: str) -> bytes:
+    """The answer of a proxy whose server cannot be reached, 502; its connection ends."""
+    if is_websocket_handshake(head):
+        status, body, kind = int(HTTPStatus.BAD_GATEWAY), sentence.encode(), "text/plain; charset=utf-8"
+    else:
+        status, body = answer_of(head.start[1], ApiError(HTTPStatus.BAD_GATEWAY, sentence, code="connection"))
+        kind = "application/json"
+    framing = [("content-type", kind), ("content-length", str(len(body))), ("connection", "close")]
+    return _head(status, [*answer_headers(policy, head.headers), *framing]) + body
 
 
 def preflight_answer(policy: AccessPolicy, head: Head) -> bytes:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 LONGEST_HEAD = 2**16
 """Bytes; what is longer is passed on and no longer followed."""
 _LONGEST_LINE = 8192
+_ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"identity")
+"""Of a body, that `connection_tap` undoes."""
 _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 
@@ -251,12 +253,13 @@ def redirect_head(head: Head, host: str | None, base: str, client: str | None = 
 
     host: the server's own `Host`; None leaves what the client asked for. base: the path that the server's URL names;
     put in front of paths that lack it. client: where the request comes from, told in place of what it says itself.
+    Only compressions are left to choose from that a recording can undo.
     """
     method, path, version = head.start
     lines = head.raw[:-4].split(b"\r\n")
-    if base not in ("", "/") and path.startswith("/") and not _is_below(path, base):
-        lines[0] = f"{method} {base.rstrip('/')}{'' if path == '/' else path} {version}".encode("latin-1")
-    new = [line for line in lines if not line.lower().startswith(b"proxy-authorization:")]
+    if (there := path_below(path, base)) != path:
+        lines[0] = f"{method} {there} {version}".encode("latin-1")
+    new = [_readable_encodings(line) for line in lines if not line.lower().startswith(b"proxy-authorization:")]
     if host is not None:
         new = [b"Host: " + host.encode("latin-1") if line[:5].lower() == b"host:" else line for line in new]
     if client is not None:
@@ -265,6 +268,26 @@ def redirect_head(head: Head, host: str | None, base: str, client: str | None = 
     return b"\r\n".join(new) + b"\r\n\r\n"
 
 
-def _is_below(path: str, base: str) -> bool:
+def path_below(path: str, base: str) -> str:
+    """A path below a base, all or the end of which it may begin with: `/v1/chat` below `/api/v1`."""
     bare = base.rstrip("/")
-    return path.partition("?")[0] == bare or path.startswith((f"{bare}/", f"{bare}?"))
+    if not bare or not path.startswith("/"):
+        return path
+    if path.partition("?")[0] == bare or path.startswith((f"{bare}/", f"{bare}?")):
+        return path
+    names = bare.split("/")[1:]
+    for first in range(1, len(names)):
+        end = "/" + "/".join(names[first:])
+        if path.partition("?")[0] == end or path.startswith((f"{end}/", f"{end}?")):
+            return bare + path[len(end) :]
+    return bare if path == "/" else bare + path
+
+
+def _readable_encodings(line: bytes) -> bytes:
+    """A header line; one that says which compressions are taken, without those that only few programs can undo."""
+    name, colon, value = line.partition(b":")
+    if name.lower() != b"accept-encoding":
+        return line
+    listed = [one.strip() for one in value.split(b",")]
+    known = [one for one in listed if one.partition(b";")[0].strip().lower() in _ENCODINGS]
+    return line if known == listed else name + colon + b" " + (b", ".join(known) or b"identity")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import UsageError
 from lmtool.logprobs.distribution import Distribution, bits, perplexity, probability
-from lmtool.logprobs.heat import COLORS, THOUGHT_COLORS, heat_value, legend, step_of
+from lmtool.logprobs.heat import heat_value, legend, step_of
 from lmtool.logprobs.numbers import figure, format_probability
 from lmtool.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
+from lmtool.trace.page_colors import on_both_grounds
 from lmtool.trace.page_template import PAGE, SCRIPT, STYLE
 from lmtool.trace.stream_events import RequestStarted, Stream, new_stream
 
@@ -26,8 +27,6 @@ MAX_TOKENS = 50_000
 """Of one page; a browser is slow with more."""
 _PROMPT_CHARACTERS = 4000
 _TITLE_CHARACTERS = 80
-_CUBE = (0, 95, 135, 175, 215, 255)
-"""Levels of the 256 colours' cube."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +99,54 @@ class Page:
             self._names.setdefault(step.token, text)
         stream.tokens.append(PageToken(text, step.token, step.logprob, step.alternatives, step.is_thought))
 
+    @property
+    def visible_streams(self) -> list[PageStream]:
+        """Streams that have something to show."""
+        return [stream for stream in self.columns if stream.tokens or stream.ended is not None]
+
+    def title(self, title: str | None = None) -> str:
+        """The page's title: this one, or one made of the first prompt."""
+        shown = self.visible_streams
+        name = title or (" ".join(shown[0].prompt.split()) if shown else "") or "lmtool trace"
+        return name if len(name) <= _TITLE_CHARACTERS else f"{name[:_TITLE_CHARACTERS]}…"
+
     def html(self, title: str | None = None) -> str:
         """The page. title: None for one made of the first prompt."""
-        shown = [stream for stream in self.columns if stream.tokens or stream.ended is not None]
-        name = title or (" ".join(shown[0].prompt.split()) if shown else "") or "lmtool trace"
-        name = name if len(name) <= _TITLE_CHARACTERS else f"{name[:_TITLE_CHARACTERS]}…"
-        equal = _equal_tokens(shown)
+        shown = self.visible_streams
+        equal = equal_tokens(shown)
         return PAGE.format(
-            title=_escaped(name),
-            style=STYLE + _colors(),
+            title=_escaped(self.title(title)),
+            style=STYLE + on_both_grounds("{name} {{ color: {ink}; background: {ground} }}\n"),
             script=SCRIPT,
-            summary=_escaped(_summary(shown, equal)),
+            summary=_escaped(summary(shown, equal)),
             heat=_escaped(self.heat),
             legend="".join(_legend(self.heat, differs=equal is not None)),
             streams="".join(piece for stream in shown for piece in self._column(stream, equal)),
         )
 
     def _column(self, stream: PageStream, equal: int | None) -> Iterator[str]:
-        yield f"<section><h2>{_escaped(' '.join(filter(None, (stream.source, stream.label, stream.model))))}</h2>"
+        yield f"<section><h2>{_escaped(heading(stream))}</h2>"
         if stream.prompt:
             yield f"<blockquote>{_escaped(stream.prompt)}</blockquote>"
         yield '<p class="text">'
         for number, token in enumerate(stream.tokens):
             yield self._token(number, token, differs=number == equal)
-        yield f"</p><footer>{_escaped(_ending(stream))}</footer></section>"
+        yield f"</p><footer>{_escaped(ending(stream))}</footer></section>"
 
     def _token(self, number: int, token: PageToken, *, differs: bool) -> str:
+        kinds = f"{self.kinds(token)}{' differs' * differs}"
+        rare = token.logprob is not None and probability(token.logprob) < 0.1
+        mark = " data-rare" * rare
+        return f'<i class="{kinds}"{mark} title="{_escaped(self.about(number, token))}">{_escaped(token.text)}</i>'
+
+    def kinds(self, token: PageToken) -> str:
+        """Names of a token's looks: the step of its heat, `h0` to `h7`, where it has one, and `thought`."""
         own: int | str | bytes = token.text if token.id is None else token.id
         distribution = Distribution.of(own, token.logprob, token.alternatives) if token.alternatives else None
         step = step_of(self.heat, heat_value(self.heat, token.logprob, distribution, None))
-        parts = {f"h{step}": step is not None, "thought": token.is_thought, "differs": differs}
-        kinds = " ".join(kind for kind, applies in parts.items() if applies)
-        rare = token.logprob is not None and probability(token.logprob) < 0.1
-        about = self._about(number, token)
-        mark = " data-rare" * rare
-        return f'<i class="{kinds}"{mark} title="{_escaped(about)}">{_escaped(token.text)}</i>'
+        return " ".join([*([] if step is None else [f"h{step}"]), *(["thought"] if token.is_thought else [])])
 
-    def _about(self, number: int, token: PageToken) -> str:
+    def about(self, number: int, token: PageToken) -> str:
         """What pointing at a token shows: its figures, then an alternative a line."""
         facts = [f"token {number + 1}", *([] if token.id is None else [f"id {token.id}"])]
         facts += ["thought"] if token.is_thought else []
@@ -159,7 +169,7 @@ def _legend(heat: HeatMode, *, differs: bool) -> Iterator[str]:
         yield ' <span class="differs">first difference</span>'
 
 
-def _equal_tokens(streams: Sequence[PageStream]) -> int | None:
+def equal_tokens(streams: Sequence[PageStream]) -> int | None:
     """How many tokens two streams have in common at their beginning; None for any other number of streams."""
     if len(streams) != 2:
         return None
@@ -167,7 +177,13 @@ def _equal_tokens(streams: Sequence[PageStream]) -> int | None:
     return next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(s.tokens) for s in streams))
 
 
-def _summary(streams: Sequence[PageStream], equal: int | None) -> str:
+def heading(stream: PageStream) -> str:
+    """Where a stream comes from, its label, its model."""
+    return " ".join(filter(None, (stream.source, stream.label, stream.model)))
+
+
+def summary(streams: Sequence[PageStream], equal: int | None) -> str:
+    """How many streams and tokens; of two, how far they are equal (`equal_tokens`)."""
     count = sum(len(stream.tokens) for stream in streams)
     parts = [f"{len(streams)} stream{'s' * (len(streams) != 1)}", f"{count} tokens"]
     if equal is not None:
@@ -176,7 +192,8 @@ def _summary(streams: Sequence[PageStream], equal: int | None) -> str:
     return " · ".join(parts)
 
 
-def _ending(stream: PageStream) -> str:
+def ending(stream: PageStream) -> str:
+    """How many tokens, how it ended, its perplexity."""
     parts = [f"{len(stream.tokens)} tokens", stream.error or stream.finish_reason or "not finished"]
     logprobs = [token.logprob for token in stream.tokens if token.logprob is not None]
     mean = perplexity(sum(logprobs), len(logprobs)) if len(logprobs) == len(stream.tokens) else None
@@ -200,21 +217,6 @@ def _prompt(started: RequestStarted, answers: Answers[PageStream]) -> str:
             texts.append(part)
     text = "".join(texts).strip("\n")
     return text if len(text) <= _PROMPT_CHARACTERS else f"{text[:_PROMPT_CHARACTERS]}…"
-
-
-def _colors() -> str:
-    scales = {"": COLORS["blue-orange"], ".thought": THOUGHT_COLORS}
-    return "".join(
-        f"{kind}.h{step} {{ color: {_rgb(ink)}; background: {_rgb(ground)} }}\n"
-        for kind, scale in scales.items()
-        for step, (ink, ground) in enumerate(scale)
-    )
-
-
-def _rgb(number: int) -> str:
-    """One of the colours 16 to 231 of the 256, as `#rrggbb`."""
-    red, green, blue = (_CUBE[(number - 16) // base % 6] for base in (36, 6, 1))
-    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def _escaped(text: str) -> str:

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from lmtool.access.caller import counted_stream, current_caller
+from lmtool.access.credentials import without_query_keys
 from lmtool.access.policy import AccessPolicy, Refusal, answer_headers, is_preflight
 from lmtool.errors import LmtoolError, RateLimitError, UnknownModelError
 from lmtool.lmtp.messages import wire_code
@@ -165,7 +166,10 @@ class _Connection:
         except ValueError:
             value = {}
         request = IncomingRequest(
-            f"{head.start[0]} {head.start[1]}", value if isinstance(value, dict) else {}, body, "http"
+            f"{head.start[0]} {without_query_keys(head.start[1])}",
+            value if isinstance(value, dict) else {},
+            body,
+            "http",
         )
         try:
             if self._admission.caller is not None:

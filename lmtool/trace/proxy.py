@@ -10,13 +10,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from lmtool.access.credentials import without_query_keys
 from lmtool.access.forwarding import ConflictingAddressesError
 from lmtool.access.outgoing import authorization, unreadable
 from lmtool.access.policy import AccessPolicy
 from lmtool.errors import UsageError
 from lmtool.trace.admission import CONFLICTING, Admission
 from lmtool.trace.connection_tap import ConnectionTap
-from lmtool.trace.http_server import CHUNK, UNREADABLE, ConnectionServer, last_answer, refusal_answer, refusal_of
+from lmtool.trace.http_server import (
+    CHUNK,
+    UNREADABLE,
+    ConnectionServer,
+    last_answer,
+    refusal_answer,
+    refusal_of,
+    unreachable_answer,
+)
 from lmtool.trace.http_stream import Head, Opaque, redirect_head
 from lmtool.unix_sockets import HOST, PREFIX, unix_path
 
@@ -81,7 +90,7 @@ def parse_target(text: str, api_key: str | None = None) -> Target:
         raise UsageError("{} is no address of a server: {}".format(*unreadable(text, str(error))), forms) from None
     if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
         raise UsageError("{} is no address of a server: {}".format(*unreadable(text, "it names none")), forms)
-    return Target(url, parts.hostname, port, tls, parts.path or "/", shown)
+    return Target(without_query_keys(url), parts.hostname, port, tls, parts.path or "/", shown)
 
 
 class Proxy(ConnectionServer):
@@ -134,19 +143,17 @@ class Proxy(ConnectionServer):
             for side in link.sides:
                 side.writer.transport.abort()
 
-    async def connect(self, client: _Side) -> _Side | None:
-        """A connection to the server; None, and 502 for the client, if there is no server."""
+    async def connect(self) -> _Side:
+        """A connection to the server. Raises `_AwayError`, and warns, where there is none."""
         target = self.target
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
                 return _Side(*await target.open(limit=CHUNK))
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer within {CONNECT_LIMIT:.0f} s"
-            self._warn(f"no connection to {target.url}: {reason}")
-            body = f"lmtool trace record: no connection to {target.url}: {reason}\n".encode()
-            head = f"HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}\r\n"
-            await last_answer(client.reader, client.writer, f"{head}connection: close\r\n\r\n".encode() + body)
-            return None
+            sentence = f"no connection to {target.url}: {reason}"
+            self._warn(sentence)
+            raise _AwayError(sentence) from None
 
     def request_bytes(self, part: Part, admission: Admission) -> bytes:
         """A part of a request as the server expects it: behind the same door, with the address of its client."""
@@ -178,6 +185,10 @@ class _Side:
         await self.writer.wait_closed()
 
 
+class _AwayError(Exception):
+    """The server cannot be reached; the message is a sentence for people."""
+
+
 class _RefusedError(Exception):
     """The client sent a request that is refused."""
 
@@ -204,18 +215,29 @@ class _Link:
     async def run(self) -> None:
         """Pass everything on until both ends have ended; raises `OSError` when one of them has vanished."""
         try:
-            parts = await self._first_parts()
-            server = await self._proxy.connect(self._client) if parts else None
-            if server is not None:
-                self.sides.append(server)
-                self._pass_on(parts, server)
-                await self._both_ways(server)
+            if parts := await self._first_parts():
+                await self._converse(parts)
         except _RefusedError as refused:
             # An answer that is still on its way must not be broken into: then the end says enough.
             answer = refusal_answer(self._proxy.policy, refused.head, refused.refusal) if self.tap.idle else b""
             await last_answer(self._client.reader, self._client.writer, answer)
         finally:
             self._admission.end()
+
+    async def _converse(self, parts: list[Part]) -> None:
+        """Connect to the server and pass on; where it is away, say so to the client and to the recording."""
+        try:
+            server = await self._proxy.connect()
+        except _AwayError as away:
+            head = next((part for part in parts if isinstance(part, Head)), None)
+            answer = b"" if head is None else unreachable_answer(self._proxy.policy, head, str(away))
+            self._proxy.emit(self._number, self.tap.request_parts(self._proxy.clock(), parts))
+            self._proxy.emit(self._number, self.tap.response_bytes(self._proxy.clock(), answer))
+            await last_answer(self._client.reader, self._client.writer, answer)
+            return
+        self.sides.append(server)
+        self._pass_on(parts, server)
+        await self._both_ways(server)
 
     async def _first_parts(self) -> list[Part]:
         """The first parts that are admitted; none if the client leaves without any."""

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
+from lmtool.access.credentials import without_query_keys
 from lmtool.providers.answer_reader import is_chat_socket
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap
 from lmtool.trace.events import Close, Drop, Frame, Message, Open
@@ -123,7 +124,7 @@ class ServerTap(FrameTap):
 
     async def _record_socket(self, application: Application, scope: AsgiMessage, receive: Receive, send: Send) -> None:
         number = self._next()
-        facts = {"peer": "client", "path": _target(scope)}
+        facts = {"peer": "client", "path": without_query_keys(_target(scope))}
         if agent := dict(_headers(scope["headers"])).get("user-agent"):
             facts["agent"] = agent
         self._emit(number, [Open(self._clock(), number, facts)])

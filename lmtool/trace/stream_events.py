@@ -13,7 +13,7 @@ from lmtool.providers.answer_events import ChunkToken
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.providers.answer_events import Api
+    from lmtool.providers.answer_events import Api, TokenUsage
     from lmtool.providers.body_parts import Form
     from lmtool.seam import Seam
     from lmtool.trace.node_tree import ActionNodes
@@ -127,6 +127,10 @@ class Stream:
     error: str | None = None
     cut: bool = False
     """Whether the connection, or the answer's body, ended before the stream did."""
+    status: str = ""
+    """Of an HTTP response that is an error: `HTTP 429 Too Many Requests, retry after 30 s`."""
+    usage: TokenUsage | None = None
+    """What the server counted, of all choices together; it stands with the first."""
     is_unconditional: bool = False
     """Whether its next token is scored with nothing before it."""
 
@@ -139,6 +143,13 @@ class Stream:
         """The stream is over; anything after the first ending is ignored."""
         if self.ended is None:
             self.ended, self.finish_reason, self.error, self.cut = time, reason, error, cut
+
+    @property
+    def failure(self) -> str | None:
+        """Why it failed or was cut off, with the HTTP status; None where it did not."""
+        if self.error is None or not self.status:
+            return self.error
+        return self.status if self.status.startswith(self.error) else f"{self.status}: {self.error}"
 
     def phase_at(self, moment: float, *, produced: bool) -> Phase:
         """What it does at a moment, or how it ended. produced: whether it has brought a token by then."""
@@ -187,6 +198,12 @@ class OutputEvent(msgspec.Struct, frozen=True, gc=False):
     """Whether it is of what the model thinks before its answer."""
     top: Mapping[str, object] | ChunkToken | None = None
     """Where `alternatives` are read from: the entry of an LMTP frame, or the token of an HTTP answer."""
+    call: int | None = None
+    """The tool call of its choice that it is a part of, by the API's number; None: of none."""
+    tool: str = ""
+    """The name of the tool that is called; empty outside of calls."""
+    is_tool_name: bool = False
+    """Whether the text is that name; all else of a call is its arguments."""
 
     @property
     def counts(self) -> bool:

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from lmtool.access.credentials import secrets_of
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_stream import Data, Head, Last
 
@@ -37,7 +38,8 @@ class UpstreamTap:
         number = self._next()
         parts = urlsplit(url)
         head = Head(b"", (method, parts.path or "/", "HTTP/1.1"), (("host", parts.netloc), *_allowed(headers)))
-        exchange = UpstreamExchange(number, self._emit, self._clock)
+        secrets = secrets_of([(name.lower(), value) for name, value in headers.items()], f"?{parts.query}")
+        exchange = UpstreamExchange(number, self._emit, self._clock, secrets)
         exchange.request([head, Data(b"", body), Last()])
         return exchange
 
@@ -45,11 +47,19 @@ class UpstreamTap:
 class UpstreamExchange:
     """See `interfaces.UpstreamExchange`."""
 
-    def __init__(self, number: int, emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        number: int,
+        emit: Callable[[int, Iterable[Event]], None],
+        clock: Callable[[], float],
+        secrets: Iterable[bytes] = (),
+    ) -> None:
+        """secrets: keys that are shown to the provider, which may repeat them."""
         self._number = number
         self._emit = emit
         self._clock = clock
         self._tap = ConnectionTap(number, "msgspec")
+        self._tap.secrets.update(secrets)
         self._begun = False
 
     def request(self, parts: list[Part]) -> None:

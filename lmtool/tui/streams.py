@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lmtool.logprobs.distribution import perplexity
 from lmtool.logprobs.numbers import percentile
@@ -17,12 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.trace.node_tree import ActionNodes
-    from lmtool.trace.stream_events import Phase
+    from lmtool.trace.stream_events import OutputEvent, Phase
     from lmtool.tui.columns import FrameLog, TokenLog
     from lmtool.types import LogprobsMode
 
 WINDOW = 500
 """Arrivals that the figures of time are taken from, the last ones before the moment."""
+
+
+class Section(NamedTuple):
+    """A part of an answer: a call of a tool, or what follows one."""
+
+    position: int
+    """Of its first token in its stream."""
+    call: int | None
+    """By the API's number; None for text."""
+    name: str
+    """Of the tool that is called, empty until it is named; else `thought` or `answer`."""
+    is_named: bool = False
+    """Whether its first token is the name of the tool."""
+    again: bool = False
+    """Whether it goes on with a call that another part has interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +79,12 @@ class Stream(stream_events.Stream):
     """The request without its prompt and bias."""
     prompt: tuple[int, ...] | str = ""
     """Ids or text of the prompt's end, cut to what a row can show."""
+    generated: tuple[int, ...] = ()
+    """Ids that count as generated already behind a text or messages, the last ones; those behind ids are among them."""
+    generated_tokens: int = 0
+    """How many these are."""
     prompt_tokens: int | None = None
+    """What stands before its first token, as far as it is known; of a text as the server counts it."""
     max_tokens: int | None = None
     biased: int = 0
     """Ids that the request gave a `logit_bias`."""
@@ -82,6 +102,8 @@ class Stream(stream_events.Stream):
     """Its tokens: rows of the token log."""
     logprobs: array[float] = field(default_factory=lambda: array("d"))
     """The column of the token log."""
+    sections: list[Section] = field(default_factory=list)
+    """Calls of tools, and text behind them; empty for a stream of text alone."""
     thought_bounds: array[int] = field(default_factory=lambda: array("i"))
     """Rows of the token log at which what it thinks begins, ends, begins again, and so on."""
     hold_ups: list[HoldUp] = field(default_factory=list)
@@ -91,6 +113,12 @@ class Stream(stream_events.Stream):
     _counts: array[int] = field(default_factory=lambda: array("i", (0,)))
     """How many of these tokens have one."""
 
+    def count_prompt(self, usage: object) -> None:
+        """Learn the length of a text's or a conversation's prompt from the server's count (LMTP, EXT-3)."""
+        n = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        if self.prompt_tokens is None and type(n) is int:
+            self.prompt_tokens = n + self.generated_tokens
+
     def is_thought(self, row: int) -> bool:
         """Whether its token in this row of the log is of what the model thinks before its answer."""
         return bisect_right(self.thought_bounds, row) % 2 == 1
@@ -98,6 +126,15 @@ class Stream(stream_events.Stream):
     def count(self, tokens: int) -> int:
         """This stream's tokens among the first `tokens` rows of the log."""
         return bisect_left(self.rows, tokens)
+
+    def note_section(self, output: OutputEvent) -> None:
+        """Begin another section where the next token, which comes of this output, is no part of the last one."""
+        last = self.sections[-1] if self.sections else None
+        if output.call == (None if last is None else last.call) and not (output.is_tool_name and last is not None):
+            return
+        again = not output.is_tool_name and any(one.call == output.call for one in self.sections)
+        name = output.tool if output.call is not None else "thought" if output.is_thought else "answer"
+        self.sections.append(Section(len(self.rows), output.call, name, output.is_tool_name, again))
 
     def held_up(self, moment: float, last_token: float) -> str:
         """What holds it up at a moment, in a word or two; empty for nothing. last_token: its time, or -1."""

@@ -6,7 +6,15 @@ import base64
 
 import pytest
 
-from lmtool.access.credentials import checked_key, has_key, key_protocol, without_credentials
+from lmtool.access.credentials import (
+    checked_key,
+    has_key,
+    holds_secret,
+    key_protocol,
+    secrets_of,
+    without_credentials,
+    without_query_keys,
+)
 from lmtool.errors import UsageError
 
 KEY = "s3cret/+?:="
@@ -74,6 +82,51 @@ def test_headers_without_credentials() -> None:
     mixed = [("sec-websocket-protocol", f"{key_protocol(KEY)},lmtp")]
     assert without_credentials([*secret, *kept]) == kept
     assert without_credentials(mixed) == [("sec-websocket-protocol", "lmtp")]
+
+
+def test_names_of_secrets() -> None:
+    """Names that say so hold secrets, also those of headers that nobody has heard of; counts of tokens do not."""
+    secret = [
+        "X-Goog-Api-Key",
+        "helicone-auth",
+        "cf-aig-authorization",
+        "x-session-token",
+        "set-cookie",
+        "sig",
+        "apikey",
+    ]
+    kept = [
+        "x-ratelimit-limit-tokens",
+        "content-type",
+        "anthropic-version",
+        "keyword",
+        "max_tokens",
+        "author",
+        "monkey",
+    ]
+    assert [name for name in (*secret, *kept) if holds_secret(name)] == secret
+
+
+def test_urls_without_keys() -> None:
+    """Values of secrets are left out of a query, and of headers that hold a URL."""
+    assert without_query_keys("/v1/a?key=abc&api-version=1&api%5Fkey=x&b&token=") == (
+        "/v1/a?key=***&api-version=1&api%5Fkey=***&b&token="
+    )
+    assert without_query_keys("/v1/key=abc") == "/v1/key=abc"
+    assert without_credentials([("location", "/x?sig=1&a=2")]) == [("location", "/x?sig=***&a=2")]
+
+
+def test_what_a_server_might_repeat() -> None:
+    """Keys, wherever they stand, as they were sent and as they are meant; nothing that any text may have in it."""
+    headers = [
+        ("authorization", f"Bearer {KEY}"),
+        ("cookie", "theme=dark-blue-or-so; id=0123456789abcdef"),
+        ("a-key", "x"),
+    ]
+    assert secrets_of(headers, "/v1?token=a%2Bbcdefgh&n=123456789") >= {
+        KEY.encode(), b"0123456789abcdef", b"a%2Bbcdefgh", b"a+bcdefgh",
+    }  # fmt: skip
+    assert not secrets_of([("x-api-key", "none"), ("accept", "application/json")], "/v1?n=123456789")
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "schlüssel", "tab\t"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -24,6 +24,10 @@ EOS = (0, 2)
 WORDS = (VOCAB + 31) // 32
 
 
+_FITTING = 4
+"""Lists of properties that say in which order an object's are tried."""
+
+
 def accepts(backend: ConstraintBackend, compiled: CompiledConstraint, text: str) -> bool:
     """Whether a text is a whole match."""
     guide = compiled.guide()
@@ -33,23 +37,55 @@ def accepts(backend: ConstraintBackend, compiled: CompiledConstraint, text: str)
 
 
 def accepts_reordered(
-    backend: ConstraintBackend, compiled: CompiledConstraint, value: object, tries: int = 500
+    backend: ConstraintBackend,
+    compiled: CompiledConstraint,
+    value: object,
+    tries: int = 500,
+    listed: Sequence[Sequence[str]] = (),
 ) -> bool:
-    """Whether JSON is a whole match with its properties in some order. tries: of one property before another."""
-    return any(guide.may_end() for guide in _Orders(backend, tries).write(value, compiled.guide()))
+    """Whether JSON is a whole match with its properties in some order. tries: of one property before another.
+
+    listed: properties as the schema lists them together; the list that has most of an object's is tried first.
+    """
+    orders = _Orders(backend, tries, listed)
+    return any(guide.may_end() for guide in orders.write(value, compiled.guide()))
+
+
+def listed_properties(schema: object) -> Iterator[list[str]]:
+    """The names of each `properties` in a schema."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from listed_properties(part)
+    elif isinstance(schema, dict):
+        for keyword, value in schema.items():
+            if keyword == "properties" and isinstance(value, dict):
+                yield list(value)
+            yield from listed_properties(value)
+
+
+def whole_numbers(value: object) -> object:
+    """The same JSON, in which no whole number has a point."""
+    if isinstance(value, dict):
+        return {name: whole_numbers(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [whole_numbers(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class _Orders:
     """Searches for an order of properties that a guide allows."""
 
-    def __init__(self, backend: ConstraintBackend, tries: int) -> None:
+    def __init__(self, backend: ConstraintBackend, tries: int, listed: Sequence[Sequence[str]]) -> None:
         self._backend = backend
         self._left = tries
+        self._listed = listed
 
     def write(self, value: object, guide: MatcherGuide) -> Iterator[MatcherGuide]:
         """The guides behind a value, one for each order that is allowed."""
         if isinstance(value, dict):
-            yield from self._members(list(value.items()), guide, "{")
+            fitting = sorted(self._listed, key=lambda names: -len(value.keys() & set(names)))
+            order = dict.fromkeys(name for names in fitting[:_FITTING] for name in names if name in value)
+            yield from self._members([(name, value[name]) for name in {**order, **value}], guide, "{")
         elif isinstance(value, list):
             yield from self._items(value, guide, "[")
         elif (after := self._text(compact(value), guide)) is not None:

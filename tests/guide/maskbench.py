@@ -18,7 +18,7 @@ from lmtool.constraint import json_schema
 from lmtool.errors import LmtoolError
 from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend
 from lmtool.tiny.path import MODEL_DIR
-from tests.guide.following import accepts, accepts_reordered
+from tests.guide.following import accepts, accepts_reordered, listed_properties, whole_numbers
 
 _TRIES = {True: 400, False: 20}
 """Of one property before another, for a valid instance and for another one, of which there are many."""
@@ -39,13 +39,15 @@ class Figures:
     wrong: list[tuple[str, bool]] = field(default_factory=list)
     reordered: int = 0
     """Of the valid instances that are accepted, those whose properties stand in another order than the schema's."""
+    respelled: int = 0
+    """Of the others, those that have a whole number with a point, and are accepted without it."""
 
     def __str__(self) -> str:
         return (
             f"{self.compiled} of {self.schemas} schemas compiled ({self.compiled / self.schemas:.1%}), "
             f"{self.all_right} with every instance judged right; "
             f"valid instances accepted: {self.accepted[True]}, {self.reordered} of them in the schema's order of "
-            f"properties only, refused: {self.refused[True]}; "
+            f"properties only, {self.respelled} with whole numbers as such only, refused: {self.refused[True]}; "
             f"invalid instances refused: {self.refused[False]}, accepted: {self.accepted[False]}; "
             f"{self.seconds:.1f} s of CPU for compiling, {self.longest:.2f} s for the longest"
         )
@@ -69,19 +71,28 @@ def measure(files: list[Path], backend: ConstraintBackend, *, strict: bool) -> F
             figures.seconds += taken
             figures.longest = max(figures.longest, taken)
         figures.compiled += 1
-        figures.all_right += _judge(file.name, case["tests"], backend, compiled, figures)
+        listed = list(listed_properties(case["schema"]))
+        figures.all_right += _judge(file.name, case["tests"], backend, compiled, listed, figures)
     return figures
 
 
 def _judge(
-    name: str, tests: list[dict[str, object]], backend: ConstraintBackend, compiled: CompiledConstraint, to: Figures
+    name: str,
+    tests: list[dict[str, object]],
+    backend: ConstraintBackend,
+    compiled: CompiledConstraint,
+    listed: list[list[str]],
+    to: Figures,
 ) -> bool:
     right = True
     for test in tests:
         text = json.dumps(test["data"], separators=(",", ":"), ensure_ascii=False)
         accepted, valid = accepts(backend, compiled, text), bool(test["valid"])
-        if not accepted and accepts_reordered(backend, compiled, test["data"], _TRIES[valid]):
+        if not accepted and accepts_reordered(backend, compiled, test["data"], _TRIES[valid], listed):
             accepted, to.reordered = True, to.reordered + valid
+        elif valid and not accepted and "." in text:
+            accepted = accepts_reordered(backend, compiled, whole_numbers(test["data"]), _TRIES[valid], listed)
+            to.respelled += accepted
         (to.accepted if accepted else to.refused)[valid] += 1
         if accepted != valid:
             right = False

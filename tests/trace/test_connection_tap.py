@@ -13,6 +13,7 @@ from websockets.frames import Frame as WireFrame
 from websockets.frames import Opcode
 
 from lmtool.access.credentials import key_protocol
+from lmtool.trace import connection_tap
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap, ResponseRecorder, _headers_by_name, _RequestRecorder
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
@@ -223,6 +224,16 @@ def response(content_type: str, *chunks: bytes, **headers: str) -> list[Event]:
 def contents(events: Iterable[Event]) -> list[object]:
     """Contents of the pieces."""
     return [event.content for event in events if isinstance(event, Piece)]
+
+
+def test_a_limit_of_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an endless body, or of a small one that unpacks to one, the beginning is recorded, and how much was not."""
+    monkeypatch.setattr(connection_tap, "LARGEST_RESPONSE", 10)
+    events = response("text/plain", b"12345678", b"abc", b"def")
+    assert contents(events) == ["12345678ab"]
+    assert [event.text for event in events if isinstance(event, Remark)] == ["< 4 bytes of this body were not recorded"]
+    packed = gzip.compress(b"x" * 100)
+    assert contents(response("text/plain", packed, content_encoding="gzip")) == ["x" * 10]
 
 
 def test_a_request_is_emitted_once() -> None:

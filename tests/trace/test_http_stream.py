@@ -145,6 +145,11 @@ def test_handshakes_are_known() -> None:
         ("/", "/lmtp", "/lmtp"),
         ("/", "/", "/"),
         ("http://other/x", "/v1", "http://other/x"),
+        ("/v1/chat/completions", "/api/v1", "/api/v1/chat/completions"),
+        ("/chat/completions", "/api/v1", "/api/v1/chat/completions"),
+        ("/api/v1/models?a=b", "/api/v1", "/api/v1/models?a=b"),
+        ("/v1?a=b", "/openai/v1/", "/openai/v1?a=b"),
+        ("/v1/models", "/v1beta/openai", "/v1beta/openai/v1/models"),
     ],
 )
 def test_requests_are_redirected(path: str, base: str, there: str) -> None:

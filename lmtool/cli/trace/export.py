@@ -12,40 +12,50 @@ from lmtool.cli.trace.files import FORCE, text_output, warn_if_incomplete
 from lmtool.option import option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lmtool.trace.page import Page
     from lmtool.trace.reader import TraceReader
 
-Form = Literal["html", "asciicast"]
+Form = Literal["html", "svg", "asciicast"]
+_ENDINGS: Mapping[str, Form] = {".svg": "svg", ".cast": "asciicast"}
 PageHeat = Literal["prob", "surprisal", "entropy", "rank"]
 
 
 def export(
     common: Common,
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Traces; two are compared side by side.")],
-    to: Form = option("html", "A page of its own, or a recording that terminal players play."),
+    to: Form | None = option(
+        None,
+        "A page of its own, a picture, or a recording that terminal players play.",
+        shown_default="as -O ends, else html",
+    ),
     stream: list[str] | None = option(None, "Only this stream, such as 1/3; repeatable.", metavar="LABEL"),
-    heat: PageHeat = option("prob", "What colours of a page tell."),
-    title: str | None = option(None, "Title of a page.", shown_default="the first prompt", metavar="TEXT"),
+    heat: PageHeat = option("prob", "What colours of a page or picture tell."),
+    title: str | None = option(None, "Title of a page or picture.", shown_default="the first prompt", metavar="TEXT"),
     output: Path | None = option(None, "Where to write.", short="-O", shown_default="stdout", metavar="FILE"),
     force: bool = FORCE,
 ) -> None:
-    """Write streams of traces as one HTML page, with alternatives at each token, or as an asciicast."""
+    """Write streams of traces as one HTML page, with alternatives at each token, as a picture, or as an asciicast."""
     from lmtool.errors import UsageError
     from lmtool.trace.formats import FORMATS
     from lmtool.trace.page import Page
+    from lmtool.trace.page_picture import draw
     from lmtool.trace.reader import TraceReader
 
+    form = to or _ENDINGS.get("" if output is None else output.suffix, "html")
     readers = [TraceReader(file) for file in files]
-    if to == "asciicast":
+    if form == "asciicast":
         if len(readers) > 1 or stream:
             raise UsageError("an asciicast has all streams of one trace", "leave out --stream and the other files")
         with text_output(output, force=force) as target:
-            for piece in FORMATS[to](readers[0].header, (event for _, event in readers[0].with_offsets(whole=True))):
+            for piece in FORMATS[form](readers[0].header, (event for _, event in readers[0].with_offsets(whole=True))):
                 target.write(piece)
     else:
-        page = _page(Page(heat, frozenset(stream or ())), readers)
+        page, name = _page(Page(heat, frozenset(stream or ())), readers), title or readers[0].header.title
+        text = draw(page, name) if form == "svg" else page.html(name)
         with text_output(output, force=force) as target:
-            target.write(page.html(title or readers[0].header.title))
+            target.write(text)
     for reader in readers:
         warn_if_incomplete(common.output(), reader)
 

@@ -30,10 +30,11 @@ def write_one_of(node: Node, document: Document) -> list[Schema]:
     """Take `oneOf` out of a node: any of its branches, each without the others that it may meet."""
     branches = schemas(node.pop("oneOf"), "oneOf")
     contexts = [_context(node, document.target(branch)) for branch in branches]
+    beside: Schema = {name: value for name, value in node.items() if name in _BESIDE} or True
     meeting: dict[int, list[int]] = {at: [] for at in range(len(branches))}
     for at, branch in enumerate(branches):
         for other in range(at + 1, len(branches)):
-            if not _disjoint(branch, branches[other], node, document):
+            if not are_disjoint(branch, branches[other], document, beside):
                 meeting[at].append(other)
                 meeting[other].append(at)
     branches_alone: list[Schema] = []
@@ -41,20 +42,6 @@ def write_one_of(node: Node, document: Document) -> list[Schema]:
         others = [any_of(negation(branches[other], contexts[at], document)) for other in meeting[at]]
         branches_alone.append(all_of([branch, *others]))
     return [any_of(branches_alone)]
-
-
-def _disjoint(one: Schema, other: Schema, node: Node, document: Document) -> bool:
-    """Whether two branches exclude each other, as they are or for the type that the node names."""
-    if are_disjoint(one, other, document):
-        return True
-    if "type" not in node:
-        return False
-    return are_disjoint(_with_type(one, node, document), _with_type(other, node, document), document)
-
-
-def _with_type(branch: Schema, node: Node, document: Document) -> Schema:
-    target = document.target(branch)
-    return {"type": node["type"], **target} if isinstance(target, dict) else target
 
 
 def _context(node: Node, branch: Schema) -> Schema:
@@ -68,6 +55,7 @@ def _context(node: Node, branch: Schema) -> Schema:
 
 
 _TELLING = frozenset({"type", "const", "enum", "properties", "patternProperties", "additionalProperties"})
+_BESIDE = _TELLING | {"required", "maxProperties", "$ref", "allOf"}
 
 
 def write_if(node: Node, document: Document) -> list[Schema]:

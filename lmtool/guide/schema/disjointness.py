@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import TYPE_CHECKING, TypeAlias
 
+from lmtool.guide.name_patterns import PatternError, exclude_each_other, matches
 from lmtool.guide.schema.document import (
     Document,
     Schema,
@@ -15,39 +17,97 @@ from lmtool.guide.schema.document import (
     type_name,
     types_of,
 )
+from lmtool.guide.schema.values import allowed_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _MAX_DEPTH = 6
+_MAX_CHOICES = 2
+"""Levels at which the branches of `anyOf` and `oneOf` are tried."""
+_MOST_NODES = 64
+_MOST_VALUES = 64
+
+Nodes: TypeAlias = list[dict[str, object]]
+"""Schemas that all must hold of one instance, without `allOf` and `$ref`."""
 
 
-def are_disjoint(one: Schema, other: Schema, document: Document, depth: int = 0) -> bool:
-    """Whether it is certain that no instance matches both; False where that is not known."""
+def are_disjoint(one: Schema, other: Schema, document: Document, beside: Schema = True) -> bool:
+    """Whether it is certain that no instance matches both; False where that is not known.
+
+    beside: what every instance that is asked about matches, too.
+    """
+    return _exclude([beside, one], [other], document, 0)
+
+
+def _exclude(
+    ones: Iterable[Schema], others: Iterable[Schema], document: Document, depth: int, choices: int = 0
+) -> bool:
     document.count()
     if depth > _MAX_DEPTH:
         return False
-    one, other = document.target(one), document.target(other)
-    if one is False or other is False:
-        return True
-    if isinstance(one, bool) or isinstance(other, bool):
+    try:
+        mine, its = _nodes(ones, document), _nodes(others, document)
+        if mine is None or its is None:
+            return True
+        if _different_types(mine, its) or _different_values(mine, its, document) or _different_bounds(mine, its):
+            return True
+        if _only({"string"}, [*mine, *its]) and _different_patterns(mine, its):
+            return True
+        if _only({"object"}, [*mine, *its]) and _different_properties(mine, its, document, depth, choices):
+            return True
+        return choices < _MAX_CHOICES and (
+            _every_choice_excludes(mine, its, document, depth, choices)
+            or _every_choice_excludes(its, mine, document, depth, choices)
+        )
+    except UnsupportedError:
         return False
-    if _different_types(one, other) or _different_values(one, other) or _different_bounds(one, other):
-        return True
-    if _only_objects(one) and _only_objects(other) and _different_properties(one, other, document, depth):
-        return True
-    return _parts_disjoint(one, other, document, depth) or _parts_disjoint(other, one, document, depth)
 
 
-def _different_types(one: dict[str, object], other: dict[str, object]) -> bool:
-    first, second = types_of(one), types_of(other)
-    if first is None or second is None:
-        return False
-    return not any(a == b or {a, b} == {"integer", "number"} for a, b in product(first, second))
+def _nodes(parts: Iterable[Schema], document: Document) -> Nodes | None:
+    """All schemas that must hold where these must; None where one is false."""
+    found: Nodes = []
+    waiting = list(parts)
+    while waiting and len(found) < _MOST_NODES:  # references may go round in circles
+        part = document.target(waiting.pop(0))
+        if part is False:
+            return None
+        if part is True:
+            continue
+        found.append({keyword: value for keyword, value in part.items() if keyword not in {"allOf", "$ref"}})
+        waiting += schemas(part.get("allOf", []), "allOf")
+        if "$ref" in part:
+            waiting.append(document.resolve(part["$ref"]))
+    return found
 
 
-def _different_values(one: dict[str, object], other: dict[str, object]) -> bool:
-    first, second = listed_values(one), listed_values(other)
-    if first is None or second is None:
-        return False
-    return not any(a == b and _same_type(a, b) for a, b in product(first, second))
+def _different_types(mine: Nodes, its: Nodes) -> bool:
+    for one, other in product(mine, its):
+        first, second = types_of(one), types_of(other)
+        if first is None or second is None:
+            continue
+        if not any(a == b or {a, b} == {"integer", "number"} for a, b in product(first, second)):
+            return True
+    return False
+
+
+def _different_values(mine: Nodes, its: Nodes, document: Document) -> bool:
+    """Whether no value that one side lists is a value of the other."""
+    for nodes, opposite in ((mine, its), (its, mine)):
+        for node in nodes:
+            values = listed_values(node)
+            if values is None or len(values) > _MOST_VALUES:
+                continue
+            listed = [own for other in opposite if (own := listed_values(other)) is not None]
+            if any(not any(_same(a, b) for a, b in product(values, own)) for own in listed):
+                return True
+            if not listed and opposite and allowed_values({"enum": values, "allOf": opposite}, document) == []:
+                return True
+    return False
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other and _same_type(one, other)
 
 
 def _same_type(one: object, other: object) -> bool:
@@ -56,58 +116,79 @@ def _same_type(one: object, other: object) -> bool:
     )
 
 
-_RANGES = (("minimum", "maximum", "integer"), ("minLength", "maxLength", "string"), ("minItems", "maxItems", "array"))
+_RANGES = (
+    ("minimum", "maximum", {"integer", "number"}),
+    ("minLength", "maxLength", {"string"}),
+    ("minItems", "maxItems", {"array"}),
+    ("minProperties", "maxProperties", {"object"}),
+)
 
 
-def _different_bounds(one: dict[str, object], other: dict[str, object]) -> bool:
-    """Whether both are about one type alone, and one begins where the other has ended."""
-    for low, high, kind in _RANGES:
-        about = {kind, "number"} if kind == "integer" else {kind}
-        if not all((types_of(schema) or {""}) <= about for schema in (one, other)):
+def _different_bounds(mine: Nodes, its: Nodes) -> bool:
+    """Whether instances of both are of one type alone, and one side begins where the other has ended."""
+    for low, high, kinds in _RANGES:
+        if not _only(kinds, [*mine, *its]):
             continue
-        for first, second in ((one, other), (other, one)):
-            least, most = first.get(low), second.get(high)
-            if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
+        for first, second in ((mine, its), (its, mine)):
+            least = [bound for node in first if isinstance(bound := node.get(low), int | float)]
+            most = [bound for node in second if isinstance(bound := node.get(high), int | float)]
+            if least and most and max(least) > min(most):
                 return True
     return False
 
 
-def _only_objects(schema: dict[str, object]) -> bool:
-    return types_of(schema) == frozenset({"object"})
+def _only(kinds: set[str], nodes: Nodes) -> bool:
+    """Whether what matches all nodes has one of these types, as one of the nodes says."""
+    return any(types <= kinds for node in nodes if (types := types_of(node)) is not None)
 
 
-def _different_properties(one: dict[str, object], other: dict[str, object], document: Document, depth: int) -> bool:
-    mine = named_schemas(one.get("properties", {}), "properties")
-    its = named_schemas(other.get("properties", {}), "properties")
-    needed, its_needed = _required(one), _required(other)
-    if any(_forbids(other, name) for name in needed) or any(_forbids(one, name) for name in its_needed):
+def _different_patterns(mine: Nodes, its: Nodes) -> bool:
+    """Whether no text matches a pattern of each side."""
+    first, second = (
+        [pattern for node in nodes if isinstance(pattern := node.get("pattern"), str)] for nodes in (mine, its)
+    )
+    return any(exclude_each_other(one, other) for one, other in product(first, second))
+
+
+def _different_properties(mine: Nodes, its: Nodes, document: Document, depth: int, choices: int) -> bool:
+    """Whether objects of both would need a property that cannot be there, or more than there can be."""
+    needed = list(dict.fromkeys(name for node in (*mine, *its) for name in names(node.get("required", []), "required")))
+    most = [bound for node in (*mine, *its) if isinstance(bound := node.get("maxProperties"), int | float)]
+    if most and len(needed) > min(most):
         return True
-    shared = [name for name in needed + its_needed if name in mine and name in its]
-    return any(are_disjoint(mine[name], its[name], document, depth + 1) for name in shared)
-
-
-def _required(schema: dict[str, object]) -> list[str]:
-    return names(schema.get("required", []), "required")
-
-
-def _forbids(schema: dict[str, object], name: str) -> bool:
-    properties = named_schemas(schema.get("properties", {}), "properties")
-    if name in properties:
-        return properties[name] is False
-    return schema.get("additionalProperties") is False and "patternProperties" not in schema
-
-
-def _parts_disjoint(one: dict[str, object], other: dict[str, object], document: Document, depth: int) -> bool:
-    """Whether a part that must match excludes the other schema, or each of those of which one must match."""
-    try:
-        if any(are_disjoint(part, other, document, depth + 1) for part in schemas(one.get("allOf", []), "allOf")):
+    for name in needed:
+        own, others = _property(mine, name), _property(its, name)
+        if own and others and _exclude(own, others, document, depth + 1, choices):
             return True
-        if "$ref" in one and are_disjoint(document.resolve(one["$ref"]), other, document, depth + 1):
+        if any(schema is False for schema in (*own, *others)):
             return True
+    return False
+
+
+def _property(nodes: Nodes, name: str) -> Sequence[Schema]:
+    """What nodes say of a property."""
+    found: list[Schema] = []
+    for node in nodes:
+        own = named_schemas(node.get("properties", {}), "properties")
+        said = [own[name]] if name in own else []
+        try:
+            patterns = named_schemas(node.get("patternProperties", {}), "patternProperties")
+            said += [schema for pattern, schema in patterns.items() if matches(pattern, name)]
+        except PatternError:
+            found += said
+            continue
+        found += said or schemas([node.get("additionalProperties", True)], "additionalProperties")
+    return found
+
+
+def _every_choice_excludes(mine: Nodes, its: Nodes, document: Document, depth: int, choices: int) -> bool:
+    """Whether each branch of an `anyOf` or `oneOf` excludes the other side."""
+    for at, node in enumerate(mine):
         for keyword in ("anyOf", "oneOf"):
-            parts = schemas(one.get(keyword, []), keyword)
-            if parts and all(are_disjoint(part, other, document, depth + 1) for part in parts):
+            branches = schemas(node.get(keyword, []), keyword)
+            rest = [*mine[:at], {name: value for name, value in node.items() if name != keyword}, *mine[at + 1 :]]
+            if branches and all(
+                _exclude([*rest, branch], its, document, depth + 1, choices + 1) for branch in branches
+            ):
                 return True
-    except UnsupportedError:
-        return False
     return False

@@ -82,7 +82,9 @@ class Document:
     def target(self, schema: Schema) -> Schema:
         """Return what a schema refers to, if it is nothing but a reference within the document; else itself."""
         for _ in range(16):
-            if isinstance(schema, bool) or "$ref" not in schema or significant(schema) != {"$ref"}:
+            if isinstance(schema, bool) or "$ref" not in schema:
+                return schema
+            if significant(schema) != {"$ref"} and not self.ref_stands_alone:
                 return schema
             schema = self.resolve(schema["$ref"])
         raise UnsupportedError("$ref", "refers to itself")

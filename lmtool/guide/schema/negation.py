@@ -32,7 +32,7 @@ _SOME_WAYS = f"where something must not match, only {_MAX_WAYS} reasons count"
 _MAX_DEPTH = 12
 _MAX_MEMBER_DEPTH = 3
 """Of keywords about any item or property, of which each level has many ways."""
-_OF_ANY_MEMBER = frozenset({"items", "prefixItems", "patternProperties", "propertyNames"})
+_OF_ANY_MEMBER = frozenset({"items", "prefixItems", "contains", "patternProperties", "propertyNames"})
 
 _MAX_FRACTION = 8
 _PLACES = 4
@@ -77,7 +77,7 @@ def negation(schema: Schema, context: Schema, document: Document, depth: int = 0
 
 
 def _negated(keyword: str, schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
-    if keyword in {"then", "else", "additionalItems", "minContains"}:
+    if keyword in {"then", "else", "additionalItems", "minContains", "maxContains"}:
         return []  # said with `if`, `items` and `contains`
     if keyword in _BOUNDS:
         return _bound(keyword, schema[keyword])
@@ -210,6 +210,20 @@ def _prefix_items(schema: dict[str, object], _: Schema, document: Document, dept
 
 def _with_item(at: int, item: Schema) -> Schema:
     return {"type": "array", "prefixItems": [*[True] * at, item], "minItems": at + 1}
+
+
+def _contains(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    """Fewer items that match than must, or more than may."""
+    [contained] = schemas([schema["contains"]], "contains")
+    least, most = schema.get("minContains", 1), schema.get("maxContains")
+    ways: Ways = []
+    if least == 1:
+        ways.append({"type": "array", "items": any_of(negation(contained, _items_of(context), document, depth + 1))})
+    elif isinstance(least, int) and least > 1:
+        ways.append({"type": "array", "contains": contained, "minContains": 0, "maxContains": least - 1})
+    if isinstance(most, int):
+        ways.append({"type": "array", "contains": contained, "minContains": most + 1})
+    return ways
 
 
 def _items_of(context: Schema) -> Schema:
@@ -353,6 +367,7 @@ _NEGATIONS: Mapping[str, Callable[[dict[str, object], Schema, Document, int], Wa
     "multipleOf": _multiple_of,
     "items": _items,
     "prefixItems": _prefix_items,
+    "contains": _contains,
     "patternProperties": _pattern_properties,
     "propertyNames": _property_names,
     "required": _required,

@@ -9,6 +9,8 @@ from lmtool.guide.schema.arrays import write_contains, write_unique_items
 from lmtool.guide.schema.combinators import write_dependencies, write_if, write_not, write_one_of
 from lmtool.guide.schema.document import ASSERTIONS, Document, Schema
 from lmtool.guide.schema.objects import write_property_counts, write_property_names
+from lmtool.guide.schema.pattern_properties import write_pattern_properties
+from lmtool.guide.schema.references import as_definitions
 from lmtool.guide.schema.repeated_strings import check_repeats
 from lmtool.guide.schema.strings import SUPPORTED_FORMATS, write_format
 from lmtool.guide.schema.unevaluated import write_unevaluated
@@ -35,6 +37,7 @@ _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], li
     (frozenset({"oneOf"}), write_one_of),
     (frozenset({"propertyNames"}), write_property_names),
     (frozenset({"minProperties", "maxProperties"}), write_property_counts),
+    (frozenset({"patternProperties"}), write_pattern_properties),
     (frozenset({"uniqueItems"}), write_unique_items),
     (frozenset({"contains"}), write_contains),
 )
@@ -62,6 +65,7 @@ def rewrite(schema: Schema) -> Rewritten:
 
     Raises `UnsupportedError`, which names the keyword, where that cannot be done.
     """
+    schema = as_definitions(schema)
     document = Document(schema)
     written = _rewrite(schema, document)
     check_repeats(written, document)

@@ -27,6 +27,19 @@ _URI_REFERENCE = (
 )
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
 
+_CLASS = (
+    r"""\[\^?(?:a-[b-z]|A-[B-Z]|0-[1-9]|1-[2-9]|[A-Za-z0-9 _.,:;@#%&=<>"'~!/+*?$(){}|]|\\[dDwWsS.\\/\[\]^-])+-?\]"""
+)
+_ATOM = rf"""(?:[A-Za-z0-9 _,:;@#%&=<>"'~!/.-]|\\[.*+?^$|()\[\]{{}}\\/dDwWsStnr-]|{_CLASS})"""
+_TIMES = r"(?:(?:[*+?]|\{[0-9]{1,3},?\}|\{[01],[1-9]\}|\{2,[2-9]\}|\{3,[3-9]\}|\{[0-9],[1-9][0-9]\})\??)?"
+_TERM = rf"(?:{_ATOM}{_TIMES}|\\[bB])"
+_FLAT = rf"{_TERM}*"
+_GROUP = rf"\((?:\?:)?{_FLAT}(?:\|{_FLAT})*\){_TIMES}"
+_DEEPER = rf"(?:{_TERM}|{_GROUP})*"
+_NESTED = rf"\((?:\?:)?{_DEEPER}(?:\|{_DEEPER})*\){_TIMES}"
+_BRANCH = rf"\^?(?:{_TERM}|{_NESTED})*\$?"
+"""Of a regular expression, with groups in groups, and no deeper; counts and ranges are those that are in order."""
+
 PATTERNS: Mapping[str, str] = {
     "uri-reference": f"^{_URI_REFERENCE}$",
     "iri-reference": f"^{_URI_REFERENCE}$",
@@ -36,7 +49,7 @@ PATTERNS: Mapping[str, str] = {
     "relative-json-pointer": r"^(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^/~]|~[01])*)*)$",
     "idn-hostname": rf"^{_LABEL}(?:\.{_LABEL})*$",
     "idn-email": rf"^[A-Za-z0-9_+\-]+(?:\.[A-Za-z0-9_+\-]+)*@{_LABEL}(?:\.{_LABEL})*$",
-    "regex": r"^(?:[A-Za-z0-9 _,:;@#%&=<>\"'~!-]|\\[.*+?^$|()\[\]{}\\/dDwWsS])*$",
+    "regex": rf"^{_BRANCH}(?:\|{_BRANCH})*$",
 }
 """Formats of JSON Schema that the library lacks; each pattern allows only texts of the format, if not all of them."""
 

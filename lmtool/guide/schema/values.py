@@ -20,18 +20,28 @@ def allowed_values(node: Mapping[str, object], document: Document) -> list[objec
     It is not beside references, which lead out of the node, nor beside `format`, which is no more than an annotation to
     validators.
     """
-    listed = listed_values(node)
+    listed, keywords = listed_values(node), significant(node)
+    if listed is None:
+        listed = _listed_by_a_part(node)
+    else:
+        keywords -= {"const" if "const" in node else "enum"}
     if listed is None:
         return None
-    keywords = significant(node) - {"const" if "const" in node else "enum"}
     if not keywords:
         return listed
     dialect = document.root.get("$schema") if isinstance(document.root, dict) else None
     beside = json.dumps({name: node[name] for name in sorted(keywords)} | ({"$schema": dialect} if dialect else {}))
-    if "format" in keywords or any(f'{end}"' in beside for end in ("$ref", "Ref")):
+    if '"format"' in beside or any(f'{end}"' in beside for end in ("$ref", "Ref")):
         return None
     document.count(len(listed))
     try:
         return valid_values(beside, listed, MAX_NODES)
     except UncheckedError:
         return None
+
+
+def _listed_by_a_part(node: Mapping[str, object]) -> list[object] | None:
+    """The values that a part of an `allOf` lists."""
+    parts = node.get("allOf")
+    listed = (listed_values(part) for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+    return next((values for values in listed if values is not None), None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from lmtool.http_api.anthropic.thinking_blocks import block_of, blocks_of, own_signature
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lmtool.types import Usage
 
 
-_TEXT, _THINKING = -1, -2
+_TEXT, _THINKING, _REDACTED = -1, -2, -3
 """Stand for the number of a call where a block is something else."""
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
@@ -38,7 +39,9 @@ class Message:
     _blocks: int = 0
     """Content blocks that have begun."""
     _open: int | None = None
-    """What grows: the number of a call, `_TEXT` or `_THINKING`."""
+    """What grows: the number of a call, or one of those below 0."""
+    _thought: str = ""
+    """Text of the block of a thought that grows."""
 
     def start(self, prompt_tokens: int) -> Event:
         """The first event. prompt_tokens: as far as they are known before the model has read them."""
@@ -49,17 +52,36 @@ class Message:
 
     def add(self, added: Sequence[Delta]) -> Iterator[Event]:
         """The events for what one more output added."""
-        for at, event in enumerate(self._added(added)):
+        for at, event in enumerate([*self._added(added), *self._signed()]):
             yield event if at else event | self.answer.seam_field
+
+    def _signed(self) -> Iterator[Event]:
+        """The end of the thought that the last output has signed, or a block that stands for one."""
+        signature = self.answer.new_signature
+        if signature is None:
+            return
+        if signature.is_redacted:
+            yield from self._close()
+            block = block_of(self.answer.signed_thoughts[-1])
+            yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
+            self._open = _REDACTED
+        elif self._open != _THINKING:
+            yield from self._begin(_THINKING)
+        yield from self._close(signature.value)
+
+    def _begin(self, kind: int) -> Iterator[Event]:
+        """End the block that grows, and begin one."""
+        yield from self._close()
+        self._open, self._thought = kind, ""
+        yield {"type": "content_block_start", "index": self._blocks, "content_block": self._begun(kind)}
 
     def _added(self, added: Sequence[Delta]) -> Iterator[Event]:
         for delta in added:
             kind = _THINKING if delta.reasoning else _TEXT if delta.call is None else delta.call
             if self._open != kind:
-                yield from self._close()
-                self._open = kind
-                yield {"type": "content_block_start", "index": self._blocks, "content_block": self._begun(kind)}
+                yield from self._begin(kind)
             if delta.reasoning:
+                self._thought += delta.reasoning
                 yield self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
             elif delta.call is None:
                 yield self._delta({"type": "text_delta", "text": delta.text})
@@ -82,9 +104,7 @@ class Message:
 
     def whole(self, usage: Usage) -> dict[str, Any]:
         """The message in one piece."""
-        content: list[dict[str, Any]] = []
-        if self.answer.reasoning:
-            content.append(self._begun(_THINKING) | {"thinking": self.answer.reasoning, "signature": self._signature})
+        content = list(blocks_of(self.answer.reasoning, self.answer.signed_thoughts))
         if self.answer.text or not (self.answer.calls or (self.answer.reasoning and self.answer.ended == "length")):
             content.append({"type": "text", "text": self.answer.text})
         content += [
@@ -136,17 +156,14 @@ class Message:
         call = self.answer.calls[kind]
         return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
 
-    @property
-    def _signature(self) -> str:
-        """Of the thought: clients take one without for broken; here nobody checks it when it comes back."""
-        return hashlib.sha256(self.answer.reasoning.encode()).hexdigest()
-
     def _delta(self, delta: dict[str, Any]) -> Event:
         return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
 
-    def _close(self) -> Iterator[Event]:
+    def _close(self, signature: str = "") -> Iterator[Event]:
+        """End the block that grows. signature: of a thought, where it is not ours."""
         if self._open == _THINKING:
-            yield self._delta({"type": "signature_delta", "signature": self._signature})
+            signature = signature or own_signature(self._thought)
+            yield self._delta({"type": "signature_delta", "signature": signature})
         if self._open is not None:
             yield {"type": "content_block_stop", "index": self._blocks}
             self._blocks += 1

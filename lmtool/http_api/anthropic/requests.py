@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from lmtool.http_api import requests
+from lmtool.http_api.anthropic.thinking_blocks import KINDS, signed_thought
 from lmtool.http_api.decoding import Body, Part, check_size, decode, refuse, wrong
 from lmtool.http_api.openai.chat import text_of
 from lmtool.http_api.reasoning import Budget, Effort, Thinking, ThoughtOptions
@@ -15,16 +16,16 @@ from lmtool.http_api.requests import MAX_MESSAGES, CacheSalt, Deadline, TokenIds
 from lmtool.http_api.tools.definitions import MAX_TOOLS, Tool, ToolName, tool_use
 from lmtool.http_api.unsupported import MESSAGES, Table
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS
+from lmtool.signed_message import SignedMessage
 from lmtool.types import ChatMessage, ChatPrompt, SamplingParams, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.http_api.tools.definitions import Mode
+    from lmtool.reasoning import SignedThought
     from lmtool.types import Constraint, Prompt
 
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-"""Blocks of what an assistant thought; a redacted one cannot be read."""
 _RANGES = {name: parameter.anthropic.meta for name, parameter in NUMERIC_PARAMETERS.items()}
 _Stops = Annotated[
     list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64, description="up to 64 texts, none empty")
@@ -191,17 +192,21 @@ def _turns(messages: Sequence[AnthropicMessage]) -> list[ChatMessage]:
 def _turns_of(place: str, role: str, blocks: Sequence[dict[str, Any]]) -> list[ChatMessage]:
     """The turns of one message: results of tools are turns of their own, before what the user says beside them."""
     texts, calls, results, thoughts = [], [], [], []
+    signed: list[SignedThought] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_use" and role == "assistant":
             calls.append(_call(place, block))
         elif kind == "tool_result" and role == "user":
             results.append(_result(place, block))
-        elif kind not in _THOUGHTS:
+        elif kind not in KINDS:
             texts.append(text_of([block], ("text",), place))
-        elif role == "assistant" and isinstance(block.get("thinking"), str):
-            thoughts.append(block["thinking"])
+        elif role == "assistant":
+            thought = block.get("thinking")
+            thoughts.append(thought if isinstance(thought, str) else "")
+            signed += [one] if (one := signed_thought(block)) else []
     turn = ChatMessage(role, "".join(texts), tuple(calls), reasoning="".join(thoughts))
+    turn = SignedMessage.of(turn, signed)
     message = [] if results and not texts else [turn]
     return [*results, *message]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta
 
 from lmtool.http_api.decoding import Part
 from lmtool.http_api.openai.chat import text_of
 from lmtool.http_api.requests import TokenIds
+from lmtool.reasoning import SignedThought, ThoughtSignature
+from lmtool.signed_message import SignedMessage, signed_thoughts
 from lmtool.types import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
@@ -55,6 +57,18 @@ class ReasoningItem(_Item, tag="reasoning"):
 
     content: Any = None
     summary: Any = None
+    encrypted_content: Any = None
+    """What `encrypted` makes of a signature; others are not ours, and say nothing here."""
+
+    @property
+    def signed(self) -> SignedThought | None:
+        """The thought as the API that has signed it wants to have it back."""
+        given = self.encrypted_content if isinstance(self.encrypted_content, str) else ""
+        kind, _, value = given.partition(":")
+        if kind not in _SIGNED or not value:
+            return None
+        is_redacted = kind == _REDACTED
+        return SignedThought("" if is_redacted else self.text, ThoughtSignature(value, is_redacted))
 
     @property
     def text(self) -> str:
@@ -65,20 +79,43 @@ class ReasoningItem(_Item, tag="reasoning"):
 Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
 
 
+class TurnThought(NamedTuple):
+    """What an assistant thought before its turn, in one item or several."""
+
+    text: str = ""
+    signed: tuple[SignedThought, ...] = ()
+
+    def behind(self, item: ReasoningItem) -> TurnThought:
+        """This and what another item has."""
+        signed = item.signed
+        return TurnThought(self.text + item.text, self.signed if signed is None else (*self.signed, signed))
+
+
+_PLAIN, _REDACTED = "thinking", "redacted_thinking"
+_SIGNED = frozenset({_PLAIN, _REDACTED})
+
+
+def encrypted(signature: ThoughtSignature) -> str:
+    """The `encrypted_content` of an item: a signature, which the client sends back with the thought."""
+    return f"{_REDACTED if signature.is_redacted else _PLAIN}:{signature.value}"
+
+
 def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
     """The turns that these items make; calls belong to the assistant's turn before them. Raises `ApiError`."""
     turns: list[ChatMessage] = []
-    thought = ""
+    thought = TurnThought()
     for at, item in enumerate(items):
-        before, thought = thought, ""
+        before, thought = thought, TurnThought()
         if isinstance(item, ReasoningItem):
-            thought = item.text
+            thought = before.behind(item)
             if item.token_ids is not None:  # of an answer that is nothing else
                 turns.append(ChatMessage("assistant", "", tokens=_exact(item)))
         elif isinstance(item, MessageItem):
             role = "system" if item.role == "developer" else item.role
             text = text_of(item.content, _TEXTS, f"input[{at}].content")
-            turns.append(ChatMessage(role, text, tokens=_exact(item), reasoning=before if role == "assistant" else ""))
+            own = before if role == "assistant" else TurnThought()
+            turn = ChatMessage(role, text, tokens=_exact(item), reasoning=own.text)
+            turns.append(turn if turn.tokens is not None else SignedMessage.of(turn, own.signed))
         elif isinstance(item, FunctionCallItem):
             call = ToolCall(item.call_id, item.name, item.arguments or "{}")
             if item.token_ids is not None:
@@ -86,9 +123,12 @@ def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
             elif turns and turns[-1].tokens is not None:
                 continue  # the ids of its turn have it
             elif turns and turns[-1].role == "assistant":
-                turns[-1] = replace(turns[-1], tool_calls=(*turns[-1].tool_calls, call))
+                said = turns[-1]
+                turn = replace(said, tool_calls=(*said.tool_calls, call), reasoning=said.reasoning + before.text)
+                turns[-1] = SignedMessage.of(turn, (*signed_thoughts(said), *before.signed))
             else:
-                turns.append(ChatMessage("assistant", "", (call,), reasoning=before))
+                turn = ChatMessage("assistant", "", (call,), reasoning=before.text)
+                turns.append(SignedMessage.of(turn, before.signed))
         elif isinstance(item, FunctionCallOutputItem):
             text = text_of(item.output, _TEXTS, f"input[{at}].output")
             turns.append(ChatMessage("tool", text, tool_call_id=item.call_id))
@@ -119,10 +159,10 @@ ThoughtKind: TypeAlias = Literal["reasoning_text", "summary_text"]
 """Which part of an item has a thought: its content, or its summary."""
 
 
-def reasoning(number: str, status: str, text: str | None, kind: ThoughtKind) -> dict[str, Any]:
-    """What the model thought; None: nothing yet."""
+def reasoning(number: str, status: str, text: str, kind: ThoughtKind) -> dict[str, Any]:
+    """What the model thought, so far."""
     item = {"id": number, "type": "reasoning", "status": status, "summary": [], "content": []}
-    return item if text is None else item | {_MEMBERS[kind]: [reasoning_part(text, kind)]}
+    return item | {_MEMBERS[kind]: [reasoning_part(text, kind)]} if text else item
 
 
 _MEMBERS: Mapping[ThoughtKind, str] = {"reasoning_text": "content", "summary_text": "summary"}

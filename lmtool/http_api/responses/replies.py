@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lmtool.http_api.openai.replies import chat_logprobs
 from lmtool.http_api.responses.items import (
     ThoughtKind,
+    encrypted,
     fresh,
     function_call,
     message,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lmtool.http_api.http import Event
     from lmtool.http_api.tools.deltas import Delta
     from lmtool.interfaces import Tokenizer
+    from lmtool.reasoning import ThoughtSignature
     from lmtool.types import TokenOutput, Usage
 
 
@@ -96,6 +98,16 @@ class Response:
                 yield from self._add_call(delta)
         if self._call is None:
             self._logprobs += logprobs  # of a token that completes no character yet
+        if self.answer.new_signature is not None:
+            yield from self._sign(self.answer.new_signature)
+
+    def _sign(self, signature: ThoughtSignature) -> Iterator[Event]:
+        """End the thought that a member of a pool has signed; one that nobody can read has an item of its own."""
+        if signature.is_redacted:
+            yield from self._close()
+        if self._open is None or self._call != _THOUGHT:
+            yield from self._begin_thought()
+        yield from self._close(signature=encrypted(signature))
 
     def end(self, usage: Usage) -> Iterator[Event]:
         """The events at the end of an answer."""
@@ -143,13 +155,17 @@ class Response:
 
     def _add_thought(self, text: str) -> Iterator[Event]:
         if self._open is None or self._call != _THOUGHT:
-            yield from self._close()
-            self._open, self._call = fresh("rs"), _THOUGHT
-            item = reasoning(self._open, "in_progress", None, self._thoughts.kind)
-            yield self._event("response.output_item.added", output_index=len(self.output), item=item)
+            yield from self._begin_thought()
+        if not self._text:
             yield self._of_thought(f"{self._thoughts.part}.added", part=reasoning_part("", self._thoughts.kind))
         self._text += text
         yield self._of_thought(f"{self._thoughts.text}.delta", delta=text)
+
+    def _begin_thought(self) -> Iterator[Event]:
+        yield from self._close()
+        self._open, self._call = fresh("rs"), _THOUGHT
+        item = reasoning(self._open, "in_progress", "", self._thoughts.kind)
+        yield self._event("response.output_item.added", output_index=len(self.output), item=item)
 
     def _of_thought(self, kind: str, **members: Any) -> Event:  # noqa: ANN401  # JSON
         return self._event(f"response.{kind}", **self._place, **{self._thoughts.place: 0}, **members)
@@ -173,15 +189,17 @@ class Response:
     def _place(self) -> dict[str, Any]:
         return {"item_id": self._open, "output_index": len(self.output)}
 
-    def _close(self, status: str = "completed") -> Iterator[Event]:
-        """The events that complete the item that grows, if one does."""
+    def _close(self, status: str = "completed", signature: str | None = None) -> Iterator[Event]:
+        """The events that complete the item that grows, if one does. signature: of a thought, see `encrypted`."""
         if self._open is None:
             return
         if self._call == _THOUGHT:
             item = reasoning(self._open, status, self._text, self._thoughts.kind)
-            yield self._of_thought(f"{self._thoughts.text}.done", text=self._text)
-            done = reasoning_part(self._text, self._thoughts.kind)
-            yield self._of_thought(f"{self._thoughts.part}.done", part=done)
+            item |= {} if signature is None else {"encrypted_content": signature}
+            if self._text:
+                yield self._of_thought(f"{self._thoughts.text}.done", text=self._text)
+                done = reasoning_part(self._text, self._thoughts.kind)
+                yield self._of_thought(f"{self._thoughts.part}.done", part=done)
             self._text = ""
         elif self._call is None:
             done = part(self._text, self._logprobs)

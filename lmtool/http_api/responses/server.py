@@ -13,6 +13,7 @@ from lmtool.http_api.requests import MAX_LOGPROBS
 from lmtool.http_api.responses.replies import Response as Reply
 from lmtool.http_api.responses.requests import ResponsesCall, ResponsesRequest, read
 from lmtool.http_api.responses.store import Store, StoredResponse
+from lmtool.signed_message import SignedMessage
 from lmtool.types import ChatMessage
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class ResponsesRoutes:
         answer = generation.answers[0]
         calls = tuple(call.whole for call in answer.calls)
         turn = ChatMessage("assistant", answer.text, calls, reasoning=answer.reasoning)
+        turn = SignedMessage.of(turn, answer.signed_thoughts)
         if ask.call.return_token_ids:  # the next turn goes on behind the very same ids
             turn = ChatMessage("assistant", answer.text, tokens=tuple(answer.token_ids))
         self.store.put(StoredResponse(response, (*ask.turns, turn), ask.items))

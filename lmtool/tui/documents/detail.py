@@ -10,6 +10,7 @@ from lmtool.logprobs import numbers
 from lmtool.logprobs.distribution import bits, probabilities, probability
 from lmtool.logprobs.numbers import format_probability
 from lmtool.tui.documents.document import ViewDocument
+from lmtool.tui.documents.list import broken
 from lmtool.tui.runs import Run, fitted, flow, pad, visible, width
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ class DetailDocument(ViewDocument):
         if row is not None and stream.logprobs_mode == "biased" and self._is_forced(row, stream):
             phrases.append(Run("forced: nothing else was allowed", "accent"))
         lines = flow(phrases, columns) + _members(stream, columns) + self._nodes(stream, columns)
-        return lines + ([[Run(visible(stream.error), "error")]] if stream.error else [])
+        lines += broken([Run(visible(stream.failure), "error")], columns) if stream.failure else []
+        return lines + ([[Run(f"usage: {stream.usage}", "dim")]] if stream.usage is not None else [])
 
     @staticmethod
     def _nodes(stream: Stream, columns: int) -> list[Line]:

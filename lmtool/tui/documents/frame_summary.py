@@ -66,6 +66,9 @@ def plain(text: str) -> str:
     if len(text) > LARGE:
         return text
     lead, space, rest = text.partition(" ")
+    if text.startswith("event: ") and "\ndata: " in text:  # a server-sent event, by its name
+        lead, space, rest = text[7:].partition("\ndata: ")
+        space = " "
     for before, payload in ((f"{lead}{space}", rest), ("", text)):
         try:
             value = json.loads(payload)

@@ -138,7 +138,9 @@ class SplitDocument(ViewDocument):
         color = f"stream{stream.index % len(STREAM_COLORS)}"
         phase = stream.phase(self._view.time, self._view.token_count)
         name = Run(cut(f"{here}{visible(stream.label)}", columns), f"title {color}")
-        text = cut(f" {count} token{'s' * (count != 1)} {self._glyphs.between} {phase} ", columns - length([name]))
+        unit = "piece" if count and self._view.state.is_piece(stream.rows[0]) else "token"
+        word = "tool calls" if phase == "stop" and stream.finish_reason == "tool_calls" else phase
+        text = cut(f" {count} {unit}{'s' * (count != 1)} {self._glyphs.between} {word} ", columns - length([name]))
         rule = self._glyphs.rule * max(0, columns - length([name]) - len(text))
         return [name, Run(text, "dim"), Run(rule, "rule")]
 

@@ -124,7 +124,9 @@ class StreamsDocument(ViewDocument):
             if held := stream.held_up(self._view.time, came):
                 return f"{glyphs.waiting} {visible(held)}"
         sign = {"running": glyphs.running, "waiting": glyphs.waiting, "error": glyphs.error, "unfinished": glyphs.cut}
-        word = visible(stream.error) if phase == "error" and stream.error else {"running": "run"}.get(phase, phase)
+        word = visible(stream.failure) if phase == "error" and stream.failure else {"running": "run"}.get(phase, phase)
+        if phase == "stop" and stream.finish_reason == "tool_calls":
+            word = "tool calls"
         return f"{sign.get(phase, glyphs.stop)} {word}"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from lmtool.tui.documents.document import ViewDocument
+from lmtool.tui.documents.list import broken
 from lmtool.tui.documents.prompt_parts import prompt_parts
 from lmtool.tui.runs import Run, cut, split, visible, width
 
@@ -22,6 +24,10 @@ PROMPT, SEPARATOR = -1, -2
 """Positions of parts that are no tokens."""
 LAYOUTS = 64
 """Streams whose lines are kept."""
+LONGEST_FAILURE = 1000
+"""Characters of a server's error that are shown."""
+_WORDS = re.compile(r"\s*\S+|\s+")
+"""Each with the blanks before it, as tokens are."""
 WINDOW = 512
 """Tokens before the one in sight that are laid out at least, where not the whole stream is."""
 
@@ -35,7 +41,7 @@ class Part(NamedTuple):
 
 
 class Layout:
-    """Lines of parts. A token that does not fit goes to the next line whole, unless it is wider than a line."""
+    """Lines of parts. A token, or a prompt's word, that does not fit goes to the next line whole, if it fits there."""
 
     def __init__(self, state: State, stream: Stream, columns: int, *, blanks: bool = False, start: int = 0) -> None:
         """Begin with the prompt, or with the token at `start`. columns: at least 2."""
@@ -50,6 +56,8 @@ class Layout:
         """For each token from `start` on the line that it begins on."""
         self.start = start
         self._used = 0
+        self._sections = bisect_left(stream.sections, start, key=lambda one: one.position)
+        """Sections of the stream that begin before what is laid out next."""
         if not start:
             self._put_prompt()
 
@@ -74,7 +82,8 @@ class Layout:
         for part in parts:
             if part.role:
                 self._rule(part.role)
-            self._put(PROMPT, part.text)
+            for word in _WORDS.findall(part.text) or [""]:
+                self._put(PROMPT, word.lstrip(" ") if self._begin(word) else word)
         if parts and parts[-1].text:
             if parts[-1].role:
                 self._rule("continued")
@@ -93,19 +102,56 @@ class Layout:
         texts, ids = self._state.texts, self._state.tokens.ids
         while self.count < count:
             position = self.count
-            if position and self._thoughts_end(position):
+            if self._section_at(position):
+                if self._put_section(position):
+                    continue
+            elif position and self._thoughts_end(position):
                 self._piece(SEPARATOR, WALL)
             text = texts.text_at(self._stream, position) or texts.special_name(ids[self._stream.rows[position]])
-            first = visible(text.partition("\n")[0], blanks=self.blanks)
-            if self._used and self._used + width(first) > self.columns and width(first) <= self.columns:
-                self._break()
+            self._begin(text)
             self.line_of.append(len(self.lines) - 1)
             self._put(position, text)
+
+    def _section_at(self, position: int) -> bool:
+        """Whether a section begins with a token."""
+        sections = self._stream.sections
+        return self._sections < len(sections) and sections[self._sections].position == position
+
+    def _put_section(self, position: int) -> bool:
+        """Put the rule of the next section; whether the token stands in it, as the name of a tool does."""
+        section = self._stream.sections[self._sections]
+        self._sections += 1
+        if section.is_named:
+            self._named_rule(position, section.name)
+        elif section.call is None:
+            self._rule(section.name)
+        else:
+            self._rule(" ".join(filter(None, ("tool", section.name, "goes on" if section.again else ""))))
+        return section.is_named
+
+    def _named_rule(self, position: int, tool: str) -> None:
+        """A rule that a token stands in: the name of a tool."""
+        if self.lines[-1]:
+            self._break()
+        self.line_of.append(len(self.lines) - 1)
+        self._piece(SEPARATOR, f"{RULE} tool ")
+        self._piece(position, visible(tool, blanks=self.blanks))
+        if (left := self.columns - self._used) > 1:
+            self._piece(SEPARATOR, f" {RULE * (left - 1)}")
+        self._break()
 
     def _thoughts_end(self, position: int) -> bool:
         """Whether a token is the first of an answer behind a thought."""
         stream, rows = self._stream, self._stream.rows
         return stream.is_thought(rows[position - 1]) and not stream.is_thought(rows[position])
+
+    def _begin(self, text: str) -> bool:
+        """Go to the next line, and say so, where a text does not fit into this one and is no wider than a line."""
+        first = width(visible(text.partition("\n")[0], blanks=self.blanks))
+        full = bool(self._used) and self.columns - self._used < first <= self.columns
+        if full:
+            self._break()
+        return full
 
     def _put(self, position: int, text: str) -> None:
         if not text:
@@ -152,7 +198,17 @@ class TextDocument(ViewDocument):
     def lines(self, stream: Stream, columns: int) -> int:
         """Lines of a stream's text up to the moment."""
         layout, count = self._layout(stream, columns)
-        return len(layout.lines) if count >= layout.count else layout.line(count) + 1
+        if count < layout.count:
+            return layout.line(count) + 1
+        return len(layout.lines) + len(self._ending(stream, columns))
+
+    def _ending(self, stream: Stream, columns: int) -> list[Line]:
+        """Lines behind the text of a stream that has ended: why it failed, and what the server counted."""
+        if stream.ended is None or stream.ended > self._view.time:
+            return []
+        phrases = [Run(visible(stream.failure or "")[:LONGEST_FAILURE], "error")]
+        phrases += [Run(f"usage: {stream.usage}", "dim")] if stream.usage is not None else []
+        return [line for run in phrases if run.text for line in broken([run], max(2, columns - 2))]
 
     def _layout(self, stream: Stream, columns: int) -> tuple[Layout, int]:
         # Two columns less: the signs around the cursor's token.
@@ -225,7 +281,8 @@ class TextDocument(ViewDocument):
         """A line of any stream's text."""
         layout, count = self._layout(stream, columns)
         if y >= len(layout.lines):
-            return []
+            ending = self._ending(stream, columns) if count >= layout.count else []
+            return ending[y - len(layout.lines)] if y - len(layout.lines) < len(ending) else []
         view, glyphs = self._view, self._glyphs
         here = view.token if self._cursor and view.stream == stream.index else None
         line: Line = []

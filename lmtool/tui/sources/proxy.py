@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from lmtool.errors import LmtoolError
 from lmtool.trace.proxy import Proxy
 from lmtool.tui.sources.event_pipeline import EventPipeline
+from lmtool.tui.sources.http_requests import HttpRequestSource
 from lmtool.tui.sources.requests import RequestSource
 from lmtool.tui.sources.source import Source
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ProxySource(Source):
-    """A proxy in front of any LMTP server or OpenAI-compatible one; a `Source`. Make it inside a running event loop.
+    """A proxy in front of any server of LMTP or of an HTTP API; a `Source`. Make it inside a running event loop.
 
     Requests of the inspector's own go to the same server, or to another one, on a connection of their own: nothing is
     ever put into somebody else's.
@@ -64,17 +66,23 @@ class ProxySource(Source):
         self._proxy = Proxy(target, self._pipeline.add, self.say, self._pipeline.clock, policy=policy)
         own = endpoint or (None if target.url.startswith("http") else target.url)
         if own is None:
-            self.no_requests = "branching needs an LMTP server: add  --connect ws://HOST:PORT"
+            self.no_requests = "prompts and scores from here need an LMTP server: add  --connect ws://HOST:PORT"
         else:
             self._requests = RequestSource(own, self._pipeline, self._proxy.number, find_tokenizer=find_tokenizer)
+        self._http = HttpRequestSource(target, self._pipeline, self._proxy.number)
         self.url = ""
         """Where clients connect, for people; set by the caller, who made the sockets."""
         self.title = f"proxy {short_place(self._sockets)}→{_short(target)}"
 
     @property
     def advice(self) -> str:
-        """Where clients find the proxy."""
-        return f"point a client at {self.url}" if self.url else ""
+        """Where clients find the proxy, and the variables by which SDKs do."""
+        if not self.url.startswith("http"):
+            return f"point a client at {self.url}" if self.url else ""
+        place = urlsplit(self.url)
+        root = f"{place.scheme}://{place.netloc}"
+        base = f"{root}{place.path.rstrip('/') or '/v1'}"
+        return f"point a client at it: OPENAI_BASE_URL={base}  ANTHROPIC_BASE_URL={root}"
 
     async def run(self, feed: Feed) -> None:
         """Accept connections and feed what goes over them, for ever. A note says when the server is away."""

@@ -36,6 +36,42 @@ ROOT = {"$defs": {"a": A, "b": B, "loop": {"$ref": "#/$defs/loop"}}}
         ({"type": "object", "required": ["x"]}, {"type": "object", "properties": {"x": False}}, True),
         ({"required": ["x"]}, {"properties": {"x": False}}, False),
         ({"type": "object", "properties": A["properties"]}, {"type": "object", "properties": B["properties"]}, False),
+        ({"type": "object", "required": ["x"]}, {"properties": {"x": False}}, True),
+        (A, {"additionalProperties": {"type": "boolean"}}, True),
+        (A, {"properties": {"x": {}}, "additionalProperties": {"type": "string"}}, False),
+        (
+            {"type": "object", "required": ["$x"]},
+            {"patternProperties": {"^[^$]": {}}, "additionalProperties": False},
+            True,
+        ),
+        (
+            {"type": "object", "required": ["x"]},
+            {"patternProperties": {"^[^$]": {}}, "additionalProperties": False},
+            False,
+        ),
+        ({"type": "object", "required": ["x"]}, {"patternProperties": {"[": {}}, "additionalProperties": False}, False),
+        ({"type": "object", "required": ["x", "y"]}, {"maxProperties": 1}, True),
+        ({"type": "object", "minProperties": 2}, {"maxProperties": 1}, True),
+        (
+            {"allOf": [{"type": "object", "required": ["kind"]}, {"properties": {"kind": {"enum": ["ab", "b"]}}}]},
+            {"properties": {"kind": {"pattern": "^a"}}, "allOf": [{"properties": {"kind": {"maxLength": 1}}}]},
+            True,
+        ),
+        (
+            {"enum": ["ab", 3]},
+            {"anyOf": [{"pattern": "^b", "type": "string"}, {"minimum": 4, "type": "integer"}]},
+            True,
+        ),
+        (
+            {"enum": ["ab", 3]},
+            {"anyOf": [{"pattern": "^b", "type": "string"}, {"minimum": 3, "type": "integer"}]},
+            False,
+        ),
+        ({"type": "string", "pattern": "^a+$"}, {"pattern": "^[^a]"}, True),
+        ({"type": "string", "pattern": "^a"}, {"pattern": "b$"}, False),
+        ({"type": "string", "pattern": "^a"}, {"pattern": "^a"}, False),
+        ({"type": "string", "pattern": "^a"}, {"pattern": "^(?=b)"}, False),
+        ({"pattern": "^a+$"}, {"pattern": "^[^a]"}, False),
         ({}, {"type": "null"}, False),
         (False, {}, True),
     ],
@@ -44,3 +80,20 @@ def test_are_disjoint(one, other, proven):
     """What is proven excludes each other, whichever comes first; what is not is left open."""
     document = Document(ROOT)
     assert are_disjoint(one, other, document) == are_disjoint(other, one, document) == proven
+
+
+def test_beside() -> None:
+    """What is known of all instances counts: that a property is there, in which the schemas differ."""
+    document = Document({})
+    one, other = ({"properties": {"kind": {"const": name}}} for name in "ab")
+    assert not are_disjoint(one, other, document, {"type": "object"})
+    assert are_disjoint(one, other, document, {"type": "object", "required": ["kind"]})
+
+
+def test_keywords_beside_a_reference_in_old_drafts() -> None:
+    """They say nothing, so they exclude nothing (JSON Schema draft-07, Core, 8.3)."""
+    any_of_them = {"$ref": "#/definitions/any", "type": "string"}
+    root = {"definitions": {"any": {}}}
+    assert are_disjoint(any_of_them, {"type": "integer"}, Document(root))
+    old = {**root, "$schema": "http://json-schema.org/draft-07/schema#"}
+    assert not are_disjoint(any_of_them, {"type": "integer"}, Document(old))

@@ -10,7 +10,26 @@ import pytest
 from lmtool.guide.schema.document import Document, UnsupportedError
 from lmtool.guide.schema.negation import conjunction, negation
 
-VALUES = [None, True, False, 0, 1, 2, 1.5, "", "x", "xy", "y", [], [1], {}, {"a": 1}, {"b": 1}, {"a": "x", "b": 2}]
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    2,
+    1.5,
+    "",
+    "x",
+    "xy",
+    "y",
+    [],
+    [1],
+    [1, 1],
+    {},
+    {"a": 1},
+    {"b": 1},
+    {"a": "x", "b": 2},
+]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +57,11 @@ VALUES = [None, True, False, 0, 1, 2, 1.5, "", "x", "xy", "y", [], [1], {}, {"a"
         {"$ref": "#/$defs/s"},
         {"const": {}},
         {"const": []},
+        {"contains": {"const": 1}},
+        {"contains": {}},
+        {"contains": {"const": 1}, "minContains": 2},
+        {"contains": {"const": 1}, "minContains": 0, "maxContains": 1},
+        {"contains": {"const": 1}, "minContains": 0},
     ],
 )
 def test_exact(schema):
@@ -103,7 +127,8 @@ def test_some_ways(schema):
 
 
 @pytest.mark.parametrize(
-    "schema", [{"multipleOf": 0.1}, {"multipleOf": math.inf}, {"contains": {}}, {"minimum": "1"}, {"format": "date"}]
+    "schema",
+    [{"multipleOf": 0.1}, {"multipleOf": math.inf}, {"uniqueItems": True}, {"minimum": "1"}, {"format": "date"}],
 )
 def test_refused(schema):
     """What has no negation is refused; beside something that has one, it is left out and told."""

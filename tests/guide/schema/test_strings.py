@@ -82,3 +82,25 @@ def test_formats_without_a_pattern():
     assert "'path'" in (write_format("path")[1] or "")
     assert write_format("json-pointer") == (PATTERNS["json-pointer"], None)
     assert not SUPPORTED_FORMATS & PATTERNS.keys()
+
+
+@given(st.text(st.sampled_from("ab09-^$[](){}|?*+.,:\\dbzA"), max_size=9))
+def test_regular_expressions(text):
+    """What passes for a regular expression is one."""
+    if re.fullmatch(PATTERNS["regex"], text):
+        re.compile(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"^[a-zA-Z0-9_]{3,16}$", r"^(https?|ftp)://[^/]+(/.*)?$", r"^\d+\.\d+(-(alpha|beta))?$", "a|^b", r"\bx", ""],
+)
+def test_usual_regular_expressions(text):
+    """Classes, counts, alternatives, and groups in groups."""
+    assert re.fullmatch(PATTERNS["regex"], text)
+
+
+@pytest.mark.parametrize("text", ["a**", "[z-a]", "(a", "a{5,2}", "[]", "*a", "\\", r"\b*", "(?<=a)b"])
+def test_what_passes_for_no_regular_expression(text):
+    """What is none, or not simple enough."""
+    assert not re.fullmatch(PATTERNS["regex"], text)

@@ -71,6 +71,14 @@ def test_what_the_node_alone_does_not_decide(beside: dict[str, object]) -> None:
     assert allowed_values({"enum": [1, "a"], **beside}, Document(True)) is None
 
 
+def test_values_that_a_part_lists() -> None:
+    """A part of `allOf` may list them, and all others judge them."""
+    node = {"allOf": [{"type": "array"}, {"enum": [[0], [False], "x"]}, {"not": {"const": [False]}}]}
+    assert allowed_values(node, Document(True)) == [[0]]
+    assert allowed_values({"allOf": [{"enum": ["x"]}, {"format": "date"}]}, Document(True)) is None
+    assert rewrite({**node, "title": "kept"}).schema == {"title": "kept", "enum": [[0]]}
+
+
 def test_no_values() -> None:
     """A node that lists none, and one whose list is no array."""
     assert allowed_values({"type": "string"}, Document(True)) is None

@@ -8,8 +8,11 @@ import pytest
 
 from lmtool.http_api.anthropic.requests import read
 from lmtool.http_api.errors import ApiError
+from lmtool.reasoning import SignedThought, ThoughtSignature
+from lmtool.signed_message import SignedMessage
 from lmtool.types import ChatMessage, ChatPrompt, ToolCall
 
+SIGNATURE = ThoughtSignature("s")
 HELLO = [{"role": "user", "content": "Hi"}]
 TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}
 
@@ -44,7 +47,10 @@ def test_the_conversation() -> None:
     assert call.prompts[0].messages == (
         ChatMessage("system", "brief"),
         ChatMessage("user", "Hi"),
-        ChatMessage("assistant", "See.", (ToolCall("1", "f", '{"a": 1}'),), reasoning="..."),
+        SignedMessage.of(
+            ChatMessage("assistant", "See.", (ToolCall("1", "f", '{"a": 1}'),), reasoning="..."),
+            [SignedThought("...", SIGNATURE)],
+        ),
         ChatMessage("tool", "sunny", tool_call_id="1"),
         ChatMessage("user", "So?"),
     )
@@ -137,7 +143,7 @@ def test_what_changes_nothing_is_taken() -> None:
     )
     assert call.prompts[0].messages == (
         ChatMessage("user", "Hi"),
-        ChatMessage("assistant", "", reasoning="so"),
+        SignedMessage.of(ChatMessage("assistant", "", reasoning="so"), [SignedThought("so", SIGNATURE)]),
         ChatMessage("user", "Hi"),
     )
 

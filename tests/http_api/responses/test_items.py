@@ -9,6 +9,8 @@ import pytest
 from lmtool.http_api.errors import ApiError
 from lmtool.http_api.responses.items import fresh, function_call, message, part
 from lmtool.http_api.responses.requests import read as read_request
+from lmtool.reasoning import SignedThought, ThoughtSignature
+from lmtool.signed_message import signed_thoughts
 from lmtool.types import ChatMessage, ToolCall
 
 
@@ -33,6 +35,26 @@ def test_turns() -> None:
         ChatMessage("tool", "sunny", tool_call_id="1"),
     )
     assert read(function_call("fc", "completed", ToolCall("1", "f", "{}")))[0].role == "assistant"
+
+
+def test_signed_thoughts() -> None:
+    """Those of a turn come together, in items before its text and its calls; what others encrypted says nothing."""
+
+    def thought(text: str, encrypted: object) -> dict[str, Any]:
+        content = [{"type": "reasoning_text", "text": text}] if text else []
+        return {"type": "reasoning", "id": "r", "summary": [], "content": content, "encrypted_content": encrypted}
+
+    calls = function_call("fc_1", "completed", ToolCall("1", "f", "{}"))
+    said = message("msg_1", "completed", [part("b")])
+    turns = read(
+        *(thought("a", "thinking:s"), thought("", "redacted_thinking:t"), said, thought("c", "thinking:u"), calls),
+        {"type": "function_call_output", "call_id": "1", "output": "sunny"},
+        *(thought("d", "gAAAA"), thought("e", 5), function_call("fc_2", "completed", ToolCall("2", "g", "{}"))),
+    )
+    parts = (("a", "s", False), ("", "t", True), ("c", "u", False))
+    assert signed_thoughts(turns[0]) == tuple(SignedThought(text, ThoughtSignature(*more)) for text, *more in parts)
+    assert (turns[0].reasoning, turns[0].content, turns[0].tool_calls) == ("ac", "b", (ToolCall("1", "f", "{}"),))
+    assert (turns[2].reasoning, signed_thoughts(turns[2])) == ("de", ())
 
 
 @pytest.mark.parametrize(
