@@ -92,7 +92,7 @@ class TestNumbers:
         ("Q4_0", "int4", 0.04),
         ("Q8_0", "int8", 0.04),
         (MIXED, "int8", 0.06),
-        ({"output.": "Q6_K", "attn_output": "Q4_0", "": "Q4_0"}, "int4+int8", 0.06),
+        ({"output.": "Q6_K", "token_embd": "Q6_K", "attn_output": "Q4_0", "": "Q4_0"}, "int4+int8", 0.06),
         ({"attn_v": "Q6_K", "": "Q4_0"}, "int4+int8", 0.06),
     ])  # fmt: skip
     @pytest.mark.parametrize("name", ["llama", "llama-tied"])
