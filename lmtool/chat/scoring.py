@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lmtool.chat import heat, render
 from lmtool.chat.answer import time_limit
 from lmtool.chat.interleave import cell_width
+from lmtool.chat.long_text import cut_text, score_windows
 from lmtool.chat.peer import open_peer, token_text_of
 from lmtool.chat.render import StyledOutput, TokenColorer, TokenText, pad, shorten
 from lmtool.chat.running_streams import RunningStreams, error_of
@@ -22,6 +23,8 @@ from lmtool.types import ScoreRequest, TokenOutput
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from lmtool.chat.long_text import LongText
+    from lmtool.chat.peer import Peer
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.terminal import Output
 
@@ -89,15 +92,7 @@ async def score_texts(endpoint: Endpoint, out: Output, scoring: Scoring) -> None
         time_limit(scoring.timeout),
         open_peer(endpoint, out, scoring.model, tokenizer=scoring.tokenizer) as peer,
     ):
-        streams = RunningStreams()
-        records = [
-            streams.submit(peer.model, ScoreRequest(i, scoring.prompt, text, scoring.model, scoring.top, text=True))
-            if text  # nothing has no tokens: there is nothing to ask, and LMQL's server would never answer
-            else StreamRecord(i, 0.0)
-            for i, text in enumerate(scoring.candidates)
-        ]
-        async for _ in streams.frames():
-            pass
+        records = await _records(peer, out, scoring)
         token_text = await token_text_of(peer) if scoring.top else None
         colorer = TokenColorer(StyledOutput.of(out).depth, scoring.heat, peer.info.vocab_size)
         model = peer.info.model
@@ -110,6 +105,27 @@ async def score_texts(endpoint: Endpoint, out: Output, scoring: Scoring) -> None
     if alone:
         out.note("without a prompt the first token has nothing before it: it has no probability, and does not count")
     _print(StyledOutput.of(out), scoring, records, colorer, token_text, model)
+
+
+async def _records(peer: Peer, out: Output, scoring: Scoring) -> list[StreamRecord]:
+    """The scores of all candidates; those that are longer than the context in windows."""
+    streams, records = RunningStreams(), list[StreamRecord]()
+    long: dict[int, LongText] = {}
+    for i, text in enumerate(scoring.candidates):
+        if (cut := await cut_text(peer, scoring.prompt, text)) is not None:
+            long[i] = cut
+        if cut is not None or not text:
+            # Nothing has no tokens: there is nothing to ask, and LMQL's server would never answer.
+            records.append(StreamRecord(i, 0.0))
+        else:
+            request = ScoreRequest(i, scoring.prompt, text, scoring.model, scoring.top, text=True)
+            records.append(streams.submit(peer.model, request))
+    async for _ in streams.frames():
+        pass
+    for i, cut in long.items():
+        out.note(cut.sentence)
+        records[i] = await score_windows(peer, out, cut, i, scoring.model, scoring.top)
+    return records
 
 
 def _forget_first(record: StreamRecord) -> bool:

@@ -78,6 +78,8 @@ async def inspect(
     from lmtool.tui.sources.choice import SourceFactory
 
     out = common.output()
+    if source.text is not None:
+        source = replace(source, content=_text_of(source.text))
     expression = parse(look.filter) if look.filter else None
     shows = not plain and not accessible and headless.has_screen()
     options = replace(
@@ -123,9 +125,33 @@ def _source_words(targets: Sequence[str], source: SourceOptions) -> tuple[str, .
     from lmtool.tui.sources.choice import is_address
 
     words = [split_url(target)[0] if is_address(target) else target for target in targets]
-    for flag, url in (("--proxy", source.proxy), ("--to", source.to), ("--connect", source.connect)):
+    named = [("--proxy", source.proxy), ("--to", source.to), *(("--connect", url) for url in source.connect)]
+    for flag, url in named:
         words += [flag, split_url(url)[0]] if url is not None else []
+    words += [] if source.text is None else ["--text", source.text]
     return tuple(words)
+
+
+def _text_of(name: str) -> str:
+    """The text of a file, or of stdin, behind which the keyboard is the terminal again. Raises `FileError`, ..."""
+    import os
+    import sys
+    from contextlib import suppress
+
+    from lmtool.chat.prompt import read_stdin
+    from lmtool.errors import UsageError
+    from lmtool.score_input import read_text
+
+    if name != "-":
+        return read_text(name)
+    text = read_stdin(sys.stdin)
+    if not text:
+        raise UsageError("--text - is stdin, which has no text", "pipe one in:  cat FILE | lmtool inspect --text -")
+    with suppress(OSError):  # no terminal: then there is no screen either
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+        os.dup2(terminal, 0)
+        os.close(terminal)
+    return text
 
 
 def _make_room(record: Path) -> None:
@@ -153,6 +179,9 @@ async def _in_lines(
         return
     if len(targets) > 2:
         raise UsageError(f"{len(targets)} traces were given, and two are compared", "name one, or two")
+    if len(factory.options.connect) > 1 and factory.options.text is not None:
+        scored = " and ".join(f"lmtool score {factory.options.text} -e {url}" for url in factory.options.connect)
+        raise UsageError("two models side by side need a terminal, and this is none", f"in lines:  {scored}")
     if len(targets) > 1:
         raise UsageError(
             "two traces side by side need a terminal, and this is none",
@@ -215,8 +244,10 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
             return await run_inspector(TraceFile(targets[0]), None, options, other)
     source = await factory.make()
     if isinstance(source, FileSource):
-        return await run_inspector(source.file, None if source.generate is None else source, options)
-    return await run_inspector(EventStore(), source, options)
+        answers = source.generate is not None or source.continue_http is not None
+        return await run_inspector(source.file, source if answers else None, options)
+    second = factory.make_second()
+    return await run_inspector(EventStore(), source, options, None if second is None else EventStore(), second)
 
 
 def _only_with_proxy(common: ClientCommon, proxy: str | None) -> None:

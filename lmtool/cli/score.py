@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Coroutine
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,16 +15,21 @@ from lmtool.cli.common_options import ClientCommon
 from lmtool.errors import UsageError
 from lmtool.option import option
 
+if TYPE_CHECKING:
+    from lmtool.terminal import Output
+
 
 def score(
     common: ClientCommon,
     texts: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="[PROMPT] TEXT...",
-            help="The prompt, then the texts to compare; alone: a text without a prompt. '-' is stdin.",
+            help="The prompt, then the texts to compare; alone: a text, or the name of a file with one. "
+            "@FILE is a file's text anywhere, '-' is stdin.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     *,
     model: str | None = MODEL,
     no_prompt: bool = option(False, "Score all texts; none is a prompt."),
@@ -36,7 +42,10 @@ def score(
     tokenizer: str | None = TOKENIZER,
     timeout: float | None = TIMEOUT,
 ) -> Coroutine[Any, Any, None]:
-    """Compute logprob, probability and perplexity of texts after a prompt."""
+    """Compute logprob, probability and perplexity of texts after a prompt, or of a file.
+
+    A text that is longer than the model's context is scored in windows, where the model's tokenizer is on this machine.
+    """
     forms = [
         name
         for name, on in {"--json": json, "--csv": csv, "--ppl-only": ppl_only, "--heat": heat is not None}.items()
@@ -44,9 +53,10 @@ def score(
     ]
     if len(forms) > 1:
         raise UsageError(f"{forms[0]} and {forms[1]} are two forms of the same output", "choose one")
-    words = [_stdin() if text == "-" else text for text in texts]
+    out, texts = common.output(), texts or ["-"]
     if texts.count("-") > 1:
         raise UsageError("'-' stands for stdin, which can be read once", "leave one '-' out")
+    words = [_read(out, text, alone=len(texts) == 1) for text in texts]
     prompt, candidates = ("", words) if no_prompt or len(words) == 1 else (words[0], words[1:])
     from lmtool.chat.scoring import Scoring, score_texts
 
@@ -54,7 +64,31 @@ def score(
     if heat is not None:
         top = max(top or 0, ALTERNATIVES[heat])
     scoring = Scoring(prompt, tuple(candidates), model, form, heat, per, top, tokenizer, timeout)
-    return score_texts(common.server(), common.output(), scoring)
+    return score_texts(common.server(), out, scoring)
+
+
+def _read(out: Output, word: str, *, alone: bool) -> str:
+    """The text that a word stands for. alone: it is all there is, so that it may be the name of a file."""
+    import shlex
+
+    from lmtool.score_input import read_text
+
+    if word == "-":
+        return _stdin()
+    if word.startswith("@") and len(word) > 1:
+        return read_text(word[1:])
+    if alone and _is_file(word):
+        name = shlex.quote(word)
+        out.note(f"{word} is a file: its text is scored; the name itself would be:  printf %s {name} | lmtool score")
+        return read_text(word)
+    return word
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except (OSError, ValueError):  # longer than a name can be
+        return False
 
 
 def _stdin() -> str:
@@ -62,5 +96,10 @@ def _stdin() -> str:
 
     text = read_stdin(sys.stdin, wait=True)
     if text is None:
-        raise UsageError("'-' stands for stdin, which is closed", "pipe something in, or leave '-' out")
+        raise UsageError(
+            "there is no text, and nothing on stdin",
+            'name a text, a file, or pipe one in:  lmtool score "Once upon a time" --heat',
+        )
+    if not text:
+        raise UsageError("stdin is empty: there is nothing to score", "pipe a text in")
     return text

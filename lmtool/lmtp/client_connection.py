@@ -94,9 +94,8 @@ class ClientConnection:
         self.closed = False
         """Whether `close` was called."""
         self._deciding: list[tuple[DeferredHandle, Request, Sink]] = []
-        """Requests that wait until it is known whether the server speaks the extensions."""
+        """Requests that wait until it is known whether the server speaks the extensions: until `_probed` is set."""
         self._probed = asyncio.Event()
-        """Set once that is known."""
         self._task = self.loop.create_task(self._live())
         self._probe: asyncio.Task[None] | None = None
 
@@ -241,23 +240,26 @@ class ClientConnection:
         """A buffer's length once it was changed, also where the wait is cancelled. Raises as `ask`."""
         if request.drop and self._buffers.sent.drop_unsent(request.name):
             return 0
-        if self._session.asks_for_extensions:
-            await self.ask_for(SILENCE, request.model)
+        await self.extensions(request.model)
         self._session.require_buffers()
         await self._buffers.settled(request.name)
         if self.reason is not None:
             raise self.reason
         return int(str(await self._answers.wait(self._buffers.change(request))))
 
+    async def extensions(self, model: str | None = None) -> frozenset[str] | None:
+        """Names of what the server knows beyond the LMTP document (EXT-6); None for one that does not say."""
+        if self._session.asks_for_extensions:
+            await self.ask_for(SILENCE, model)
+        return self._session.extensions
+
     async def watch(self, on_watched: Callable[[Watched], None]) -> None:
         """Watch the server's other connections, as long as this one lasts (WATCH).
 
-        on_watched: called with each answer; this returns with the first. Raises `AccessDeniedError` where that is not
-        allowed, `RequestError` for a server that does not know it, `ConnectError`.
+        on_watched: gets each answer; this returns with the first. Raises `AccessDeniedError`, `ConnectError`,
+        `RequestError` for a server that does not know it.
         """
-        if self._session.asks_for_extensions:
-            await self.ask_for(SILENCE, None)
-        known = self._session.extensions
+        known = await self.extensions()
         if self._session.plain or (known is not None and "watch" not in known):
             raise RequestError("the server does not know WATCH", "lmtool serve does")
         key, frame = self._session.watch()

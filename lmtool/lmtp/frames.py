@@ -54,6 +54,8 @@ class TokenEntry(msgspec.Struct, gc=False):
     text: str | None = None
     attempts: str = ""
     """On the last entry of a pool's stream: the members that were called for it."""
+    usage: Any = None
+    """On the last entry of a stream: what it consumed, where the server counts."""
     seam: Seam | None = None
     """On the first entry behind the place where another member of a pool went on."""
     reasoning: str | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from lmtool.logprobs.distribution import least_divergence, sum_by_name
 from lmtool.logprobs.mode import MEANINGS
-from lmtool.tui.request_builder import common_length, context_of
+from lmtool.tui.request_builder import begun_of, common_length, context_of
 
 if TYPE_CHECKING:
     from array import array
@@ -37,6 +37,8 @@ class Side:
 
     view: View
     stream: Stream
+    origin: tuple[Stream, bytes] | None = None
+    """Of a branch: the stream whose prompt it follows, and the bytes between that prompt and its own tokens."""
 
     @property
     def rows(self) -> array[int]:
@@ -93,20 +95,46 @@ class Alignment:
 def align(a: Side, b: Side) -> Alignment:
     """Align two streams by what their tokens follow, else at the beginnings of their own tokens, and say so."""
     by_ids, notes = _tokenizers(a, b)
-    contexts = context_of(a.view, a.stream), context_of(b.view, b.stream)
-    ours, theirs = map(_ids, contexts)
-    prefixes: tuple[Prefix, Prefix] = ((), ()) if by_ids else (b"", b"")
-    if ours is not None and theirs is not None:
-        candidates = (ours, theirs) if by_ids else (_bytes(a, ours), _bytes(b, theirs))
-        if common_length(*candidates) == min(map(len, candidates)):
-            prefixes = candidates
-        else:
-            notes += (OTHER_PROMPTS,)
-    elif None in contexts:
-        notes += ("a prompt is not known: their own tokens are aligned",)
-    elif contexts[0] != contexts[1]:
-        notes += (OTHER_PROMPTS,)
+    prefixes = _own_prefixes(a, b, by_ids=by_ids)
+    if isinstance(prefixes, str):
+        begun = _origins(a, b)
+        if begun is not None:
+            return _by_text(a, b, begun, notes or ("the beginning of a branch is a text: aligned by text",))
+        return (_by_ids if by_ids else _by_text)(a, b, ((), ()) if by_ids else (b"", b""), (*notes, prefixes))
     return (_by_ids if by_ids else _by_text)(a, b, prefixes, notes)
+
+
+def _own_prefixes(a: Side, b: Side, *, by_ids: bool) -> tuple[Prefix, Prefix] | str:
+    """What stands before the tokens of each, behind a part that both have; else a sentence on why that is not known."""
+    contexts = _context(a, by_ids=by_ids), _context(b, by_ids=by_ids)
+    ours, theirs = map(_ids, contexts)
+    if ours is None or theirs is None:
+        if None in contexts:
+            return "a prompt is not known: their own tokens are aligned"
+        if contexts[0] != contexts[1]:
+            return OTHER_PROMPTS
+        ours, theirs = begun_of(a.view, a.stream), begun_of(b.view, b.stream)
+    candidates: tuple[Prefix, Prefix] = (ours, theirs) if by_ids else (_bytes(a, ours), _bytes(b, theirs))
+    return candidates if common_length(*candidates) == min(map(len, candidates)) else OTHER_PROMPTS
+
+
+def _context(side: Side, *, by_ids: bool) -> object:
+    """What a stream's tokens follow; ids that add no text, such as bos, are an empty text where texts are compared."""
+    context = context_of(side.view, side.stream)
+    ids = None if by_ids else _ids(context)
+    return "" if ids is not None and not _bytes(side, ids) else context
+
+
+def _origins(a: Side, b: Side) -> tuple[bytes, bytes] | None:
+    """What stands before the tokens of each behind one prompt, where branches say so."""
+    if a.view.state is not b.view.state or (a.origin is None and b.origin is None):
+        return None
+    ours, theirs = (side.origin or (side.stream, b"") for side in (a, b))
+    if ours[0] is not theirs[0]:
+        contexts = context_of(a.view, ours[0]), context_of(b.view, theirs[0])
+        if None in contexts or contexts[0] != contexts[1]:
+            return None
+    return ours[1], theirs[1]
 
 
 def _bytes(side: Side, prompt: Sequence[int]) -> bytes:

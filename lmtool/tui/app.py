@@ -21,6 +21,7 @@ from lmtool.logprobs import numbers
 from lmtool.trace.filter import parse
 from lmtool.tui.action import Keymap
 from lmtool.tui.actions.context import ActionContext
+from lmtool.tui.actions.navigation import compare
 from lmtool.tui.documents.key_help import keys_line, message_lines
 from lmtool.tui.event_store import EventStore, TraceFile
 from lmtool.tui.keymap import ACTIONS
@@ -94,15 +95,18 @@ class InspectorApp(ActionContext):
         lines: EventStore | TraceFile,
         source: Source | None,
         options: InspectorOptions,
-        other: TraceFile | None = None,
+        other: EventStore | TraceFile | None = None,
+        second: Source | None = None,
     ) -> None:
         """Watch what `source` feeds into `lines`, or a file that is read here (no source needed).
 
-        other: a second trace to compare with. Raises `UsageError` for keys or a filter that make no sense.
+        other: a second trace to compare with, or what `second` feeds, with which the first one's stream is compared as
+        soon as both have ended. Raises `UsageError` for keys or a filter that make no sense.
         """
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty asks for nothing; Textual would take it for a wish
         super().__init__(lines, source, options, other)
+        self._second = second
         self.keys = Keymap(self.actions, options.keys)
         self.main = self.make_main()
         self._pace = Pace()
@@ -157,10 +161,27 @@ class InspectorApp(ActionContext):
             self.run_worker(self._read(self.lines))
         if self.options.tips and not self.is_headless and not self.options.exit_at_end:
             self._give_tip()
+        self._start_sources()
+
+    def _start_sources(self) -> None:
         if self.source is not None:
             if self.options.record is not None:
                 self.source.start_recording(self.options.record)
             self.run_worker(self.observe(self.source))
+        if self._second is not None and isinstance(self.other, EventStore):
+            self.run_worker(self._compare_with(self._second, self.other))
+
+    async def _compare_with(self, second: Source, other: EventStore) -> None:
+        """Feed what a second server says of the same text, and open the comparison once both have."""
+        try:
+            await second.run(other.feed)
+        except LmtoolError as error:
+            self.say_error(error, stays=True)
+            return
+        while not self.view.state.streams or any(one.ended is None for one in self.view.state.streams):  # noqa: ASYNC110 - as the frames do
+            await asyncio.sleep(FIGURES_EVERY)
+        if self.screen is self.main:
+            compare(self)
 
     def _give_tip(self) -> None:
         tip = next_tip(self.keys, tips_file(), datetime.now().astimezone().date())
@@ -268,7 +289,7 @@ class InspectorApp(ActionContext):
             await asyncio.sleep(0)
         self._verified = True
         other = self.other
-        while other is not None and not other.is_loaded:
+        while isinstance(other, TraceFile) and not other.is_loaded:
             try:
                 other.load(LOAD_SLICE)
             except LmtoolError as error:
@@ -331,7 +352,8 @@ async def run_inspector(
     lines: EventStore | TraceFile,
     source: Source | None,
     options: InspectorOptions,
-    other: TraceFile | None = None,
+    other: EventStore | TraceFile | None = None,
+    second: Source | None = None,
     *,
     make: Callable[..., InspectorApp] = InspectorApp,
 ) -> int:
@@ -341,12 +363,13 @@ async def run_inspector(
     restored by then.
     """
     try:
-        app = make(lines, source, options, other)
+        app = make(lines, source, options, other) if second is None else make(lines, source, options, other, second)
         code = await app.run_async()
     finally:
         discard_lost_output()
-        if source is not None:
-            await source.close()
+        for one in (source, second):
+            if one is not None:
+                await one.close()
         lines.close()
     if app.failure is not None:
         raise app.failure

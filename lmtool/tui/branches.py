@@ -23,6 +23,8 @@ class Branch:
     child: str
     text: str
     """The token that it begins with instead, or the one that is ruled out; harmless."""
+    beginning: bytes | None = None
+    """What stands between its parent's prompt and its own tokens, where its request has that as text."""
 
 
 @dataclass(slots=True)
@@ -33,9 +35,17 @@ class Branches:
     scores: dict[str, str] = field(default_factory=dict)
     """Label of a stream that scores another one, to the label of that one."""
 
-    def add(self, parent: str, position: int, child: str, text: str) -> None:
+    def add(self, parent: str, position: int, child: str, text: str, beginning: bytes | None = None) -> None:
         """Add a branch."""
-        self.branches.append(Branch(parent, position, child, text))
+        self.branches.append(Branch(parent, position, child, text, beginning))
+
+    def beginning(self, label: str) -> tuple[str, bytes]:
+        """The stream whose prompt a chain of branches by text goes on from, and the text behind that prompt."""
+        found = next((b for b in self.branches if b.child == label and b.beginning is not None), None)
+        if found is None or found.beginning is None:
+            return label, b""
+        origin, before = self.beginning(found.parent)
+        return origin, before + found.beginning
 
     def origin(self, label: str) -> str | None:
         """The stream that a branch goes on from, or that is scored; None for what is neither."""

@@ -43,7 +43,12 @@ _LINE, _CHARACTER = 20, 8.43
 
 def picture(app: App[int]) -> str:
     """An SVG of the screen that looks the same everywhere: with a monospaced font of the machine, none is fetched."""
-    svg = re.sub(r"@font-face\s*\{[^}]*\}", "", app.export_screenshot())
+    return without_web_fonts(app.export_screenshot())
+
+
+def without_web_fonts(svg: str) -> str:
+    """A picture of rich, which would load a font from elsewhere, with fonts of the machine."""
+    svg = re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
     return re.sub(r"font-family:\s*Fira Code[^;]*;", f"font-family: {FONTS};", svg)
 
 
@@ -111,7 +116,8 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
     request = view.lines.event(stream.frame)
     yield Open(request.time, stream.connection, {"peer": "client"})
     if vocabulary := _vocabulary(view, stream):
-        yield Vocab(request.time, 0, vocabulary)
+        special = view.state.texts.special_names
+        yield Vocab(request.time, 0, vocabulary, {i: special[i] for i in vocabulary if i in special})
     yield request
     for frame in _frames(view, stream):
         event = view.lines.event(frame)
@@ -143,7 +149,7 @@ def _vocabulary(view: View, stream: Stream) -> dict[int, str | bytes]:
     state = view.state
     ids = {state.tokens.ids[row] for row in stream.rows}
     ids |= {token for row in stream.rows for token, _ in view.measures.alternatives(row) if isinstance(token, int)}
-    ids |= set(stream.prompt) if not isinstance(stream.prompt, str) else set()
+    ids |= {*stream.generated, *(stream.prompt if not isinstance(stream.prompt, str) else ())}
     return {
         token: state.texts.piece(token)
         for token in sorted(ids)

@@ -20,8 +20,11 @@ LOOK = "How it looks"
 class SourceOptions:
     """What is watched, and what is sent there; addresses may have credentials."""
 
-    connect: str | None = option(None, "LMTP server for branches of a trace.", SOURCE, metavar="URL")
+    connect: tuple[str, ...] = option(
+        (), "Server for branches of a trace; twice with --text: two models.", SOURCE, metavar="URL"
+    )
     """Also where branches run of an HTTP proxy."""
+    text: str | None = option(None, "Have the server score this file's text; - is stdin.", SOURCE, metavar="FILE")
     proxy: str | None = option(
         None, "Stand between clients and --to, such as 127.0.0.1:8081.", SOURCE, metavar="LISTEN"
     )
@@ -53,6 +56,8 @@ class SourceOptions:
     """The server to look for where nothing is named."""
     api_key: str | None = None
     """Shown to servers."""
+    content: str = ""
+    """The text to score."""
     stay: bool = True
     """Whether to go on once the prompts were answered."""
 

@@ -13,12 +13,13 @@ from lmtool.lmtp.messages import Generate, Score
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Frame, Request
 from lmtool.trace.stream_events import PROMPT_MEMBERS
+from lmtool.tui.continuation import Continuation
 from lmtool.tui.runs import visible
 from lmtool.tui.sources.requests import TextToScore
 from lmtool.types import GenerateRequest, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from lmtool.tui.streams import Stream
     from lmtool.tui.view import View
@@ -26,13 +27,11 @@ if TYPE_CHECKING:
 
 RULED_OUT = -100.0
 """Nats: a bias that no token is sampled with."""
-FEWEST_TOKENS = 8
-"""Tokens that a branch may have, however few its parent had left: there must be something to look at."""
 TOP_LOGPROBS = 5
 """Alternatives a token that a branch has at least."""
 LINE_FEED = visible("\n")
 """What stands for a line feed in an editable line, and means one where it is typed."""
-_HTTP_PROMPTS = (*PROMPT_MEMBERS, "tools")
+_HTTP_PROMPTS = (*PROMPT_MEMBERS, "prompt_token_ids", "tools")
 
 
 # The request of a stream.
@@ -84,56 +83,107 @@ def context_of(view: View, stream: Stream) -> object:
         if isinstance(event, Request):
             body = event.body.value if isinstance(event.body, JsonText) else None
             return {name: body.get(name) for name in _HTTP_PROMPTS} if isinstance(body, dict) else None
-        return prompt_of(view, request_of(view, stream)) or ""  # nothing that could be a part of another prompt
+        message = request_of(view, stream)
+        prompt = prompt_of(view, message)
     except LmtoolError:
         return None
+    ids = (*prompt, *_generated(message)) if isinstance(prompt, tuple) else prompt
+    return ids or ""  # nothing that could be a part of another prompt
+
+
+def begun_of(view: View, stream: Stream) -> tuple[int, ...]:
+    """Ids that count as generated already behind a stream's text or messages; those of ids belong to its context."""
+    try:
+        message = request_of(view, stream)
+    except LmtoolError:
+        return ()
+    return () if isinstance(message.request.prompt, tuple) else _generated(message)
+
+
+def _generated(message: Generate | Score) -> tuple[int, ...]:
+    return message.request.generated if isinstance(message.request, GenerateRequest) else ()
 
 
 # Branches.
 
 
-def branch(view: View, row: int, instead: int) -> GenerateRequest:
+def branch(view: View, row: int, instead: int | str | bytes, typed: str = "") -> Continuation:
     """Continue the stream's prompt, its tokens before `row`, and `instead`. Raises `UsageError`.
 
-    The branch has its parent's parameters: what is left of `max_tokens` (at least `FEWEST_TOKENS`) and of
-    `min_tokens`, and its seed, whose random numbers begin anew. What depends on the tokens before, which a request can
-    give as prompt only, makes it an error: a constraint, processors, penalties on what was generated, a stop text that
-    may have begun.
+    The branch has its parent's parameters and its seed, whose random numbers are the ones of these positions.
+
+    instead: an id, or the text or bytes of a token without one; with `typed` the text that a person gives stands in
+    its place.
     """
-    return _continued(view, row, (instead,))
+    continued = _continued(view, row, () if typed else (instead,), typed)
+    sampling = continued.request.sampling
+    if isinstance(instead, int) and not typed and (ending := _ending(view, sampling, instead)):
+        raise UsageError(f"nothing comes after {view.measures.quote(instead)}: {ending}")
+    return continued
 
 
-def bias_out(view: View, row: int, token: int) -> GenerateRequest:
+def bias_out(view: View, row: int, token: int | str | bytes) -> Continuation:
     """Continue from before `row` with this token ruled out; at a stream's first token any request can be.
 
     Otherwise as `branch`.
     """
-    request = _continued(view, row, ())
-    bias = {**request.sampling.logit_bias, token: RULED_OUT}
-    return replace(request, sampling=replace(request.sampling, logit_bias=bias))
+    if not isinstance(token, int):
+        raise UsageError("the tokens of this stream have no ids, so that none of them can be ruled out")
+    continued = _continued(view, row, (), "")
+    sampling = continued.request.sampling
+    biased = replace(sampling, logit_bias={**sampling.logit_bias, token: RULED_OUT})
+    return replace(continued, request=replace(continued.request, sampling=biased))
 
 
-def _continued(view: View, row: int, more: tuple[int, ...]) -> GenerateRequest:
+def _continued(view: View, row: int, more: tuple[int | str | bytes, ...], typed: str) -> Continuation:
     stream, position = view.state.stream_of(row), view.position(row)
     message = request_of(view, stream)
     request = message.request
     if not isinstance(request, GenerateRequest):
-        request = GenerateRequest(0, request.prompt, model=request.model)
-    prompt = prompt_of(view, message)
-    if not isinstance(prompt, tuple):
+        request = GenerateRequest(0, request.prompt or (), model=request.model)
+    if reasons := [f"the field {name}" for name in message.ignored]:
+        raise UsageError(f"stream {stream.label} cannot be branched here: a branch would lose {' and '.join(reasons)}")
+    sampling = replace(request.sampling, top_logprobs=max(TOP_LOGPROBS, request.sampling.top_logprobs))
+    prompt = prompt_of(view, message) if isinstance(message, Generate) else request.prompt
+    request = replace(request, prompt=prompt, sampling=sampling, text=False, generated=(), into=None)
+    kept = _generated(message)
+    before = tuple(view.state.tokens.ids[one] for one in stream.rows[:position])
+    if all(isinstance(one, int) for one in more) and all(token >= 0 for token in before):
+        kept = (*kept, *before, *(one for one in more if isinstance(one, int)))
+        text = None if None in (pieces := _spellings(view, kept)) else whole_text(pieces)
+        lost = _stateful_parts(view, request, kept)
+        if prompt == () and isinstance(message, Generate) and kept:
+            lost.append("what the server puts in the place of an empty prompt")
+        return Continuation(stream.label, request, kept, typed, text, tuple(lost))
+    begun = whole_text([*_spellings(view, before), *(spell(view, one) for one in more)])
+    if begun is None or kept:
         raise UsageError(
-            f"stream {stream.label} cannot be branched: its prompt was sent as text or messages",
-            "prompts typed here are sent as ids",
+            f"stream {stream.label} cannot be branched here: these tokens have no ids, and their text ends inside a "
+            "character",
+            "choose the token before or behind it",
         )
-    prefix = (*ids_of(view, stream, position), *more)
-    if reasons := [*(f"the field {name}" for name in message.ignored), *_stateful_parts(view, request, prefix)]:
-        raise UsageError(
-            f"stream {stream.label} cannot be branched here: a branch would lose {' and '.join(reasons)}",
-            *(["x on its first token loses nothing: no token stands before it"] if prefix else []),
-        )
-    if more and (ending := _ending(view, request.sampling, more[0])):
-        raise UsageError(f"nothing comes after {view.measures.quote(more[0])}: {ending}")
-    return replace(request, prompt=(*prompt, *prefix), sampling=_remaining(request.sampling, len(prefix)), text=False)
+    return Continuation(stream.label, request, (), begun + typed, None, tuple(_stateful_parts(view, request, before)))
+
+
+def spell(view: View, name: int | str | bytes) -> bytes | None:
+    """The bytes that a token adds, by its id, text or bytes; None where they are not known."""
+    if isinstance(name, int):
+        return view.state.texts.spelling(name)
+    return name.encode() if isinstance(name, str) else name
+
+
+def _spellings(view: View, tokens: Iterable[int]) -> list[bytes | None]:
+    return [view.state.texts.spelling(token) for token in tokens]
+
+
+def whole_text(pieces: Sequence[bytes | None]) -> str | None:
+    """The text that these pieces make; None where it ends inside a character, or a piece is not known."""
+    if any(piece is None for piece in pieces):
+        return None
+    try:
+        return b"".join(piece for piece in pieces if piece is not None).decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _stateful_parts(view: View, request: GenerateRequest, prefix: tuple[int, ...]) -> list[str]:
@@ -146,20 +196,18 @@ def _stateful_parts(view: View, request: GenerateRequest, prefix: tuple[int, ...
         "its logits_processors": bool(request.logits_processors),
         "its presence_penalty": sampling.presence_penalty != 0,
         "its frequency_penalty": sampling.frequency_penalty != 0,
-        "a stop text that may have begun": _may_have_begun(view, sampling.stop, prefix),
+        "its thought, apart from the answer": request.reasoning is not None,
+        "a stop text that may have begun": may_have_begun(sampling.stop, _spellings(view, prefix)),
     }
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def _may_have_begun(view: View, stops: tuple[str, ...], prefix: tuple[int, ...]) -> bool:
+def may_have_begun(stops: Iterable[str], pieces: Sequence[bytes | None]) -> bool:
     """Whether these tokens end with a part of a stop text, or may do so."""
-    if not stops:
-        return False
-    pieces = [view.state.texts.spelling(token) for token in prefix]
-    if None in pieces:
-        return True
-    text = b"".join(piece for piece in pieces if piece is not None)
     encoded = [stop.encode() for stop in stops]
+    if not encoded or None in pieces:
+        return bool(encoded)
+    text = b"".join(piece for piece in pieces if piece is not None)
     return any(stop in text or any(text.endswith(stop[:i]) for i in range(1, len(stop))) for stop in encoded)
 
 
@@ -168,16 +216,6 @@ def _ending(view: View, sampling: SamplingParams, token: int) -> str:
     if token in sampling.stop_token_ids:
         return "it is one of the request's stop_token_ids"
     return "it ends the text" if token in view.state.eos and not sampling.ignore_eos else ""
-
-
-def _remaining(sampling: SamplingParams, used: int) -> SamplingParams:
-    """The parameters for what comes after `used` tokens. A repetition penalty counts the prompt as well: it stays."""
-    return replace(
-        sampling,
-        max_tokens=max(FEWEST_TOKENS, sampling.max_tokens - used),
-        min_tokens=max(0, sampling.min_tokens - used),
-        top_logprobs=max(TOP_LOGPROBS, sampling.top_logprobs),
-    )
 
 
 # Scores.

@@ -21,7 +21,7 @@ PROMPT_TOKENS = 256
 PROMPT_CHARACTERS = 2000
 RULED_OUT = -100.0
 """A bias with which no token is sampled (LMQL's masks have it)."""
-_LARGE = (*PROMPT_MEMBERS, "logit_bias", "stream_id", "model", "stream", "tools")
+_LARGE = (*PROMPT_MEMBERS, "generated", "logit_bias", "stream_id", "model", "stream", "tools")
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _SHORT = {
     "temperature": "t",
@@ -62,6 +62,8 @@ def digest(value: object) -> Digest:
 def _last_message(messages: list[object]) -> str:
     """The text of the last message, or what a tool answered."""
     last = messages[-1] if messages else None
+    if isinstance(last, str):
+        return last[-PROMPT_CHARACTERS:]
     if not isinstance(last, dict):
         return ""
     return _text_of(last.get("content", last.get("output")))[-PROMPT_CHARACTERS:]
@@ -82,6 +84,10 @@ def stream_of(started: RequestStarted, index: int, choice: int, frame: int, blob
     """
     payload = started.payload
     prompt = _digest(started.prompt, blobs)
+    generated = _digest(started.payload.get("generated"), blobs)
+    if isinstance(prompt.end, tuple) and prompt.size and isinstance(generated.end, tuple):
+        prompt = Digest(prompt.size + generated.size, (*prompt.end, *generated.end)[-PROMPT_TOKENS:])
+        generated = Digest(0)
     bias = _digest(payload.get("logit_bias"), blobs)
     return new_stream(
         Stream,
@@ -92,6 +98,8 @@ def stream_of(started: RequestStarted, index: int, choice: int, frame: int, blob
         nodes=started.nodes,
         payload={name: value for name, value in payload.items() if name not in _LARGE},
         prompt=prompt.end,
+        generated=generated.end if isinstance(generated.end, tuple) else (),
+        generated_tokens=generated.size,
         prompt_tokens=_prompt_tokens(started, prompt),
         max_tokens=_max_tokens(started, blobs),
         biased=bias.size,

@@ -105,9 +105,9 @@ class State:
         """Add TOKEN frames that follow each other. offsets: where their lines begin."""
         entries = [entry for line in lines for entry in line.entries]
         ends: list[int] = []
-        if [one.finish_reason for one in entries].count(None) + [one.error for one in entries].count(None) != 2 * len(
-            entries
-        ):
+        reasons, errors = [one.finish_reason for one in entries], [one.error for one in entries]
+        has_ends = reasons.count(None) + errors.count(None) != 2 * len(entries)
+        if has_ends:
             ends = [i for i, one in enumerate(entries) if one.last]
         if ends and any(self._answers.lmtp[line.connection].any_queued for line in lines):
             if len(lines) > 1:  # an id may change hands with an end
@@ -118,6 +118,8 @@ class State:
             owners = self._answers.owners(max(lines[0].time, self.now), lines[0].connection, entries)
         else:
             owners = self._owners(lines)
+        for owner, one in zip(owners, entries, strict=True) if has_ends else ():
+            owner.count_prompt(one.usage)
         counts = [len(line.entries) for line in lines]
         first = len(self.frames)
         carriers: Sequence[int] = range(first, first + len(lines))
@@ -205,6 +207,7 @@ class State:
         """Add an event that brings no LMTP tokens."""
         if isinstance(event, Vocab):
             self.texts.learn(event.tokens)
+            self.texts.special_names = {**event.names, **self.texts.special_names}
             return
         if isinstance(event, Blob):
             self._blobs[event.sha256] = digest(event.value)
@@ -316,10 +319,11 @@ class State:
         """The end of a stream's prompt; an action's may come, and grow, after the action."""
         if stream.nodes is not None:
             return stream.nodes.prompt_end()
-        if isinstance(stream.prompt, str):
-            return stream.prompt
-        data = b"".join(p if isinstance(p, bytes) else p.encode() for p in map(self.texts.piece, stream.prompt))
-        return data.decode(errors="replace")
+        begin, ids = (stream.prompt, ()) if isinstance(stream.prompt, str) else ("", stream.prompt)
+        data = b"".join(
+            p if isinstance(p, bytes) else p.encode() for p in map(self.texts.piece, (*ids, *stream.generated))
+        )
+        return begin + data.decode(errors="replace")
 
 
 def _counts(frames: Sequence[int], size: int) -> list[int]:

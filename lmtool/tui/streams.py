@@ -79,7 +79,12 @@ class Stream(stream_events.Stream):
     """The request without its prompt and bias."""
     prompt: tuple[int, ...] | str = ""
     """Ids or text of the prompt's end, cut to what a row can show."""
+    generated: tuple[int, ...] = ()
+    """Ids that count as generated already behind a text or messages, the last ones; those behind ids are among them."""
+    generated_tokens: int = 0
+    """How many these are."""
     prompt_tokens: int | None = None
+    """What stands before its first token, as far as it is known; of a text as the server counts it."""
     max_tokens: int | None = None
     biased: int = 0
     """Ids that the request gave a `logit_bias`."""
@@ -107,6 +112,12 @@ class Stream(stream_events.Stream):
     """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as needed yet; tokens without one left out."""
     _counts: array[int] = field(default_factory=lambda: array("i", (0,)))
     """How many of these tokens have one."""
+
+    def count_prompt(self, usage: object) -> None:
+        """Learn the length of a text's or a conversation's prompt from the server's count (LMTP, EXT-3)."""
+        n = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        if self.prompt_tokens is None and type(n) is int:
+            self.prompt_tokens = n + self.generated_tokens
 
     def is_thought(self, row: int) -> bool:
         """Whether its token in this row of the log is of what the model thinks before its answer."""

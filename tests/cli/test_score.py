@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -92,6 +93,51 @@ def test_a_first_token_without_anything_before_it(lmtool: Run, embedded: str) ->
     assert "first token" in alone.stderr
     rows = lmtool("score", "Once upon a time", "--per", "token", "--top", "2", "-e", embedded).stdout.splitlines()
     assert rows[1].split()[1:] == ["1", "-", "-", "-"]
+
+
+def test_a_file(lmtool: Run, embedded: str, tmp_path: Path) -> None:
+    """A file's text is scored as it is: by its name alone, as `@FILE`, and from stdin."""
+    (tmp_path / "a.txt").write_text("Once upon a time\n")
+    by_name = lmtool("score", str(tmp_path / "a.txt"), "--heat", "--color", "always", "-e", embedded)
+    assert by_name.returncode == 0, by_name.stderr
+    assert "\x1b[38;5;" in by_name.stdout
+    assert f"{tmp_path / 'a.txt'} is a file: its text is scored" in by_name.stderr
+    text = json.loads(lmtool("score", f"@{tmp_path / 'a.txt'}", "--json", "-e", embedded).stdout)
+    assert text["candidates"][0]["text"] == "Once upon a time\n"
+    piped = json.loads(lmtool("score", "--json", "-e", embedded, stdin="Once upon a time").stdout)
+    assert piped["candidates"][0]["text"] == "Once upon a time"
+    (tmp_path / "b.bin").write_bytes(b"a\xffb")
+    wrong = lmtool("score", f"@{tmp_path / 'b.bin'}", "-e", embedded)
+    assert (wrong.returncode, "byte 1 is 0xff" in wrong.stderr) == (7, True)
+
+
+def test_a_text_that_is_longer_than_the_context(lmtool: Run, embedded: str, tmp_path: Path) -> None:
+    """It is scored in windows, which is said; each token has the logprob that its own window gives it."""
+    from lmtool.score_input import windows
+    from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.tiny.path import MODEL_DIR
+
+    text = "".join(f"Once upon a time there were {n} foxes in a small house. \n" for n in range(60))
+    (tmp_path / "a.txt").write_text(text)
+    scored = lmtool("score", str(tmp_path / "a.txt"), "--json", "-e", embedded)
+    assert "do not fit into the model's context of 512" in scored.stderr
+    (found,) = json.loads(scored.stdout)["candidates"]
+    ids = load_tokenizer(str(MODEL_DIR)).encode_continuation(text)
+    assert [token["token"] for token in found["tokens"]] == ids
+    assert "".join(token["text"] for token in found["tokens"]) == found["text"] == text
+    window = windows(0, len(ids), 512)[1]
+    one = asyncio.run(_scored(embedded, tuple(ids[window.start : window.first]), tuple(ids[window.first : window.end])))
+    assert [token["logprob"] for token in found["tokens"][window.first : window.end]] == one
+    assert found["logprob"] == pytest.approx(math.fsum(t["logprob"] or 0.0 for t in found["tokens"]))
+
+
+async def _scored(url: str, prompt: tuple[int, ...], scored: tuple[int, ...]) -> list[float | None]:
+    from lmtool.lmtp.client import LmtpClient
+    from lmtool.streams import stream
+    from lmtool.types import ScoreRequest
+
+    async with LmtpClient(url) as client:
+        return [one.logprob async for one in stream(client, ScoreRequest(1, prompt, scored)) if one.token is not None]
 
 
 def test_mistakes(score: Run) -> None:

@@ -1,65 +1,184 @@
-"""Draws the pictures of README again: `python -m tests.docs.pictures URL`, of a server of the included model."""
+"""The pictures of README, drawn from fixed seeds: `python -m tests.docs.pictures` draws all of them anew.
+
+Each is what a terminal shows of answers of the included model. Tokens, probabilities and colours are those of the
+seeds; times differ from run to run, so the inspector gets every token at a time of its own, the same on every run. So
+pictures can be compared character by character (`test_pictures`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
 import subprocess
 import sys
-import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
+from lmtool import api
+from lmtool.cli.inspect_servers import find_tokenizer
+from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Event, Frame, Open, Vocab, token_entries
+from lmtool.tui.app import InspectorApp
+from lmtool.tui.event_store import EventStore
+from lmtool.tui.exports import picture, without_web_fonts
+from lmtool.tui.options import InspectorOptions
+from lmtool.tui.sources.connect import ConnectSource
+from lmtool.tui.sources.demo import racing
+from lmtool.types import SamplingParams
+from tests.tui.scripted import Scripted, Watched
+
+if TYPE_CHECKING:
+    from lmtool.lmtp.frames import Entry
+    from lmtool.types import GenerateRequest
+
 FOLDER = Path(__file__).parent.parent.parent / "recordings"
-COMMAND = ("chat", "Tell me a story about a fox.", "-t", "1", "--seed", "7", "-n", "28", "--n-streams", "4", "--heat")
-KEYS = (("u", 1), ("3", 1), ("b", 1), ("=", 2))
-"""To the least likely token, to its alternatives, branch with the first, compare; streams that ended before."""
+REDRAW = "python -m tests.docs.pictures"
+CHAT = ("Tell me a story about a fox.", "-t", "1", "--seed", "7", "-n", "28", "--n-streams", "4", "--heat")
 COLUMNS = 104
+STEP = 0.02
+"""Seconds between two tokens of a picture."""
+PROMPTS = ("Tell me a story about a fox.", "Tell me a story about a lighthouse.", "What is the capital of France?")
+SAMPLING = SamplingParams(max_tokens=PROMPT_MAX_TOKENS, temperature=0.9, top_logprobs=8, seed=1)
+INSPECTED = {
+    "inspector": (PROMPTS, SAMPLING, (120, 34), ("k", "k", "u")),
+    "branching": (PROMPTS[:1], SAMPLING, (COLUMNS, 22), ("u", "3", "b", "=")),
+}
+"""Pictures of the inspector: prompts, parameters, columns and rows, and the keys that are pressed then."""
+FACTS = ("model", "vocab_size", "bos_token_id", "eos_token_ids", "lmtp", "extensions")
+"""Of the model, that are the same on every machine."""
+PICTURES = ("four_streams", *INSPECTED)
 
 
-def four_streams(url: str) -> None:
-    """Run the command against a server and keep what a terminal would show."""
-    words = [sys.executable, "-m", "lmtool", *COMMAND, "-e", url, "--color", "always"]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True, env={"COLUMNS": str(COLUMNS)}).stdout
-    typed = f'$ lmtool {COMMAND[0]} "{COMMAND[1]}" {" ".join(COMMAND[2:])}'
-    draw("four_streams", Text(typed, style="bold"), Text.from_ansi(shown))
-
-
-def branching(url: str) -> None:
-    """Type a branch into the inspector (in tmux), and keep the comparison of both streams."""
-    words = ["env", "COLORTERM=truecolor", sys.executable, "-m", "lmtool", "inspect", url]
-    words += ["--prompt", "Tell me a story about a fox.", "-n", "60"]
-    tmux("new-session", "-d", "-x", str(COLUMNS), "-y", "20", *words)
-    for key, ended in KEYS:
-        while f" {ended} done" not in tmux("capture-pane", "-p"):
-            time.sleep(0.5)
-        time.sleep(3.0)  # a screen is drawn a while after its last token
-        tmux("send-keys", key)
-    time.sleep(3.0)
-    screen = tmux("capture-pane", "-p", "-e")
-    tmux("kill-session")
-    assert "tokens, then" in screen, f"no branch:\n{screen}"  # its least likely token was the likeliest one
-    draw("branching", Text.from_ansi(screen.rstrip("\n")))
-
-
-def tmux(command: str, *words: str) -> str:
-    """Run a command of tmux on a session of our own."""
-    target = "-s" if command == "new-session" else "-t"
-    done = subprocess.run(
-        ["tmux", command, target, "lmtool-pictures", *words], capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
-def draw(name: str, *shown: Text) -> None:
-    """Write what a terminal shows as a picture."""
+def four_streams(url: str) -> str:
+    """Run the command against a server, and draw what a terminal would show."""
+    words = [sys.executable, "-m", "lmtool", "chat", *CHAT, "-e", url, "--color", "always"]
+    around = {
+        name: value for name, value in os.environ.items() if not name.startswith("LMTOOL_") and name != "NO_COLOR"
+    }
+    shown = subprocess.run(
+        words, capture_output=True, text=True, check=True, env=around | {"COLUMNS": str(COLUMNS)}
+    ).stdout
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    for part in shown:
-        console.print(part)
-    (FOLDER / f"{name}.svg").write_text(console.export_svg(title="lmtool"), encoding="utf-8")
+    console.print(Text(f'$ lmtool chat "{CHAT[0]}" {" ".join(CHAT[1:])}', style="bold"))
+    console.print(Text.from_ansi(shown))
+    return without_web_fonts(console.export_svg(title="lmtool chat"))
+
+
+class SteadySource(Scripted):
+    """Answers of a real server, fed once they are whole: each token in a frame and at a time of its own."""
+
+    def __init__(self, url: str, prompts: Sequence[GenerateRequest]) -> None:
+        """Answer these prompts, then what is asked for."""
+        super().__init__()
+        self.title = "connect :8080"
+        self._server = ConnectSource(url, print, find_tokenizer=find_tokenizer)
+        self._collected: list[Event] = []
+        self._prompts = prompts
+        self._time = 0.0
+
+    async def answer(self) -> None:
+        """Send the prompts, and feed their answers."""
+        self.push([Open(0.0, 1, {"peer": "client"})])
+        await self._ask(self._prompts)
+
+    async def _generate(self, asked: GenerateRequest) -> str:
+        return (await self._ask([asked]))[0]
+
+    async def _ask(self, prompts: Sequence[GenerateRequest]) -> list[str]:
+        running = asyncio.create_task(self._server.run(self._collected.extend)) if not self._collected else None
+        requests = self._server._requests
+        assert requests is not None
+        labels = [await requests.generate(prompt) for prompt in prompts]
+        await requests.until_ended()
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        self.push(list(self._steady()))
+        return labels
+
+    def _steady(self) -> Iterator[Event]:
+        """What was collected: vocabulary, requests, then a token of each stream in turn."""
+        collected, self._collected[:] = list(self._collected), [Open(0.0, 1, {})]
+        for event in collected:
+            if isinstance(event, Frame) and event.direction == "<":
+                yield from self._described(event)
+        vocabulary = {
+            id_: text for event in collected if isinstance(event, Vocab) for id_, text in event.tokens.items()
+        }
+        yield Vocab(self._time, 0, dict(sorted(vocabulary.items())))
+        for event in collected:
+            if isinstance(event, Frame) and event.direction == ">" and event.command == "GENERATE":
+                self._time += STEP
+                yield Frame(self._time, ">", 1, event.content)
+        entries: dict[object, list[Entry]] = {}
+        for event in collected:
+            for entry in token_entries(event):
+                entries.setdefault(entry["stream_id"], []).append(entry)
+        for turn in zip_longest(*(entries[stream] for stream in sorted(entries, key=str))):
+            for entry in filter(None, turn):
+                self._time += STEP
+                yield Frame(self._time, "<", 1, JsonText("TOKEN", [entry], "py"))
+
+    def _described(self, event: Frame) -> Iterator[Event]:
+        """What an answer says of the model, without what differs from machine to machine."""
+        for entry in event.answer()[1]:
+            if event.command == "MSG" and isinstance(info := entry.get("model_info"), dict):
+                facts = {name: info[name] for name in FACTS}
+                yield Frame(self._time, "<", 1, JsonText("MSG", [{"stream_id": 1, "model_info": facts}], "py"))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._server.close()
+
+
+async def inspected(
+    url: str, prompts: Sequence[str], sampling: SamplingParams, size: tuple[int, int], keys: Sequence[str]
+) -> str:
+    """The inspector after these prompts were answered and these keys pressed."""
+    source, lines = SteadySource(url, racing(prompts, sampling)), EventStore()
+    app = InspectorApp(lines, source, InspectorOptions(tips=False))  # type: ignore[arg-type] # as a `Source`
+    app.animation_level = "none"
+    try:
+        async with app.run_test(size=size) as pilot:
+            seen = Watched(app, pilot, source)
+            await seen.settle()
+            await source.answer()
+            for key in ("", *keys):
+                streams = len(app.view.state.streams)
+                if key:
+                    await seen.press({"=": "equals_sign"}.get(key, key))
+                while key == "b" and len(app.view.state.streams) == streams:
+                    await pilot.pause(0.02)
+                await seen.settle()
+            app.message = None
+            await seen.settle()
+            return picture(app)
+    finally:
+        await source.close()
+        lines.close()
+
+
+async def draw(url: str) -> Mapping[str, str]:
+    """All pictures, of a server of the included model."""
+    drawn = {"four_streams": await asyncio.to_thread(four_streams, url)}
+    for name, (prompts, sampling, size, keys) in INSPECTED.items():
+        drawn[name] = await inspected(url, prompts, sampling, size, keys)
+    return drawn
+
+
+async def _main() -> None:
+    os.environ.pop("NO_COLOR", None)
+    async with api.serve() as server:
+        for name, svg in (await draw(server.url)).items():
+            (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    four_streams(sys.argv[1])
-    branching(sys.argv[1])
+    asyncio.run(_main())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import LmtoolError, UsageError
 from lmtool.trace.codec import read_event
 from lmtool.tui.app import InspectorApp
+from lmtool.tui.continuation import Abilities
 from lmtool.tui.event_store import EventStore
 from lmtool.tui.options import InspectorOptions
 from lmtool.tui.sources.event_pipeline import RecordingStatus
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from lmtool.trace.events import Event
+    from lmtool.tui.continuation import Continuation, HttpContinuation
     from lmtool.tui.sources.event_pipeline import Feed
     from lmtool.tui.sources.requests import TextToScore
     from lmtool.types import GenerateRequest
@@ -79,14 +81,20 @@ class Scripted:
     no_requests = "this one only plays"
     advice = ""
 
-    def __init__(self, events: Sequence[Event] = (), *, asks: bool = True, error: LmtoolError | None = None) -> None:
+    def __init__(
+        self, events: Sequence[Event] = (), *, asks: bool = True, http: bool = False, error: LmtoolError | None = None
+    ) -> None:
         self.title = "scripted :8081→:8080"
         self._events = list(events)
         self._asks = asks
+        self._asks_http = http
         self._error = error
         self._feed: Feed | None = None
         self._over = asyncio.Event()
         self.requests: list[GenerateRequest] = []
+        self.answers: list[HttpContinuation] = []
+        self.next_answer: list[Event] = []
+        """What an answer over HTTP brings."""
         self.scores: list[TextToScore] = []
         self.cancelled: list[str] = []
         self.closed = False
@@ -101,6 +109,22 @@ class Scripted:
     @property
     def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         return self._score if self._asks else None
+
+    @property
+    def continue_stream(self) -> Callable[[Continuation], Awaitable[str]] | None:
+        return self._continue_stream if self._asks else None
+
+    @property
+    def continue_http(self) -> Callable[[HttpContinuation], Awaitable[str]] | None:
+        return self._continue_http if self._asks_http else None
+
+    async def _continue_stream(self, continuation: Continuation) -> str:
+        return await self._generate(continuation.request_for(Abilities())[0])
+
+    async def _continue_http(self, continuation: HttpContinuation) -> str:
+        self.answers.append(continuation)
+        self.push(self.next_answer)
+        return "7/1"
 
     async def _generate(self, asked: GenerateRequest) -> str:
         if asked.prompt == "refuse me":

@@ -65,7 +65,7 @@ async def test_a_trace() -> None:
     assert isinstance(source, FileSource)
     assert source.generate is None
     await source.close()
-    with_server = await factory(targets=(str(RECORDING),), connect="ws://127.0.0.1:1/").make()
+    with_server = await factory(targets=(str(RECORDING),), connect=("ws://127.0.0.1:1/",)).make()
     assert with_server.generate is not None
     await with_server.close()
 
@@ -79,7 +79,7 @@ async def test_a_file_that_is_not_there() -> None:
 
 async def test_a_server() -> None:
     """A URL, or one given by --endpoint or --connect alone, is connected to with its prompts."""
-    for wanted in ({"targets": (":81",)}, {"endpoint": ":81"}, {"connect": ":81"}):
+    for wanted in ({"targets": (":81",)}, {"endpoint": ":81"}, {"connect": (":81",)}):
         source = await factory(**wanted, prompts=("a", "b")).make()
         assert isinstance(source, ConnectSource)
         assert source.title == "connect :81"
@@ -176,3 +176,26 @@ async def test_prompts_set_parameters() -> None:
     assert first.sampling.seed != third.sampling.seed
     with pytest.raises(UsageError, match="max_tokens is 0"):
         await factory(targets=(":81",), prompts=("Hello max_tokens=0",)).make()
+
+
+class TestTexts:
+    """Texts that servers score."""
+
+    def test_which_servers(self) -> None:
+        """One server, or two side by side; a trace scores nothing, and three are too many."""
+        with pytest.raises(UsageError, match="--connect names 2 servers"):
+            factory(connect=(":1", ":2"))._check_servers()
+        with pytest.raises(UsageError, match="a trace is none"):
+            factory(text="a.txt", targets=("a.lmtp.jsonl",))._check_servers()
+        with pytest.raises(UsageError, match="are three"):
+            factory(text="a.txt", targets=(":3",), connect=(":1", ":2"))._check_servers()
+        factory(text="a.txt", connect=(":1", ":2"))._check_servers()
+
+    async def test_the_second_server(self) -> None:
+        """It scores the same text on a connection of its own."""
+        assert factory(text="a.txt", connect=(":1",)).make_second() is None
+        second = factory(text="a.txt", content="Hi", connect=(":1", "ws://127.0.0.1:2/")).make_second()
+        assert isinstance(second, ConnectSource)
+        assert second.title == "connect :2"
+        assert [one.whole for one in second._scores] == ["Hi"]
+        await second.close()

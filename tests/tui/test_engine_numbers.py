@@ -194,7 +194,7 @@ class Seen:
         await self.press("=")
         screen = self.app.screen
         assert isinstance(screen, ReadingScreen)
-        found = screen._document
+        found = screen.document
         assert isinstance(found, ComparisonDocument)
         await self.press("escape")
         return found

@@ -292,7 +292,7 @@ class TestCommandLines:
         """A value's name is an option of `lmtool inspect`, or of none at all."""
         names = {one.value.name for one in ACTIONS if one.value is not None}
         options = {form for one in build_whole().commands["inspect"].params for form in one.opts}
-        assert {name for name in names if f"--{name}" not in options} == {"threshold", "score", "uncertain"}
+        assert {name for name in names if f"--{name}" not in options} == {"branch", "threshold", "score", "uncertain"}
 
     def test_the_source_without_credentials(self) -> None:
         """Addresses lose their user and password; files keep their names."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Request
 from lmtool.tui.options import InspectorOptions
 from tests.tui.scripted import Scripted, conversation, event, request, tokens, watching
 from tests.tui.states import asked, chunk, sse
+
+if TYPE_CHECKING:
+    from lmtool.trace.events import Event
 
 
 async def test_branch() -> None:
@@ -129,6 +136,61 @@ async def test_score_of_a_text_of_ones_own() -> None:
             assert (given.prompt, given.before, given.text) == ("Hi", (), " you")
             await seen.press("S", "enter")
             assert len(seen.source.scores) == 1
+
+
+def http_answer(first: float, connection: int, *texts: str) -> list[Event]:
+    """An answer in pieces, each with an alternative."""
+    pieces = []
+    for i, text in enumerate(texts):
+        logprobs = {"tokens": [text], "token_logprobs": [-0.1], "top_logprobs": [{text: -0.1, " x": -2.5}]}
+        pieces.append(sse(first + i / 100, chunk(text, logprobs=logprobs), connection))
+    return pieces
+
+
+async def test_branch_of_an_http_answer() -> None:
+    """It goes on over HTTP behind the text of its tokens; the tree keeps it, and `=` aligns both behind one prompt."""
+    source = Scripted([asked(0.0), *http_answer(0.1, 1, " a", " b", " c")], http=True)
+    request = Request(1.0, 7, "POST", "/v1/completions", {}, JsonText("", {"prompt": "Once a x"}, "py"))
+    source.next_answer = [request, *http_answer(1.1, 7, " d", " e")]
+    async with watching(source=source) as seen:
+        await seen.press("2", "g", "l", "3", "j", "b")
+        await seen.settle()
+        (answer,) = source.answers
+        assert (answer.path, answer.text, answer.pieces) == ("/v1/completions", " a x", (b" a", b" x"))
+        assert (answer.used, answer.body["prompt"]) == (1, "Once")
+        await seen.press("B")
+        assert "└─ #1 ' x' 7/1" in seen.text()
+        await seen.press("escape", "=")
+        shown = seen.text()
+        assert "Compare 1/1 with 7/1" in shown
+        assert "prompts differ" not in shown
+        await seen.press("escape", "x")
+        assert "no ids" in seen.text()
+
+
+async def test_a_text_in_the_place_of_a_token() -> None:
+    """Where there is no alternative a text is asked for; `:branch TEXT` takes one anywhere."""
+    source = Scripted([asked(0.0), sse(0.1, chunk(" a")), sse(0.2, chunk(" b"))], http=True)
+    async with watching(source=source) as seen:
+        await seen.press("2", "g", "l", "b")
+        assert "what shall stand in its place?" in seen.text()
+        await seen.press(*" dog", "enter")
+        await seen.settle()
+        assert [(one.text, one.pieces) for one in source.answers] == [(" a dog", None)]
+        await seen.press(":", *"branch cat", "enter")
+        await seen.settle()
+        assert source.answers[-1].text == " acat"
+
+
+async def test_why_nothing_goes_on() -> None:
+    """A source without a server for HTTP says so, and a request that cannot be gone on with is told."""
+    async with watching([asked(0.0), *http_answer(0.1, 1, " a")]) as seen:
+        await seen.press("2", "g", "b")
+        assert "this one only plays" in seen.text()
+    body = {"response_format": {"type": "json_object"}}
+    async with watching(source=Scripted([asked(0.0, **body), *http_answer(0.1, 1, " a")], http=True)) as seen:
+        await seen.press("2", "g", "b")
+        assert "the form that its answer must have" in seen.text()
 
 
 async def test_cancel() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,21 +17,27 @@ from lmtool.trace.content import JsonText
 from lmtool.trace.events import Blob, Frame, Message, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
+from lmtool.tui.continuation import AS_TEXT, Abilities
 from lmtool.tui.event_store import TraceFile
 from lmtool.tui.request_builder import (
     RULED_OUT,
     EditableText,
-    bias_out,
-    branch,
+    begun_of,
     context_of,
     editable_text,
     ids_of,
     prompt_of,
     request_of,
 )
+from lmtool.tui.request_builder import (
+    bias_out as continue_without,
+)
+from lmtool.tui.request_builder import (
+    branch as continue_with,
+)
 from lmtool.tui.runs import visible
 from lmtool.tui.view import View
-from lmtool.types import ChatMessage, ChatPrompt
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt
 from tests.trace.conftest import generate, token, tokens
 from tests.tui.states import asked, chunk, plain, score, side, sse, view_of
 
@@ -38,6 +45,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lmtool.trace.events import Event
+
+
+def branch(made: View, row: int, instead: int, server: Abilities | None = None) -> GenerateRequest:
+    """What a server is sent; none that is named knows LMTP's document alone."""
+    return continue_with(made, row, instead).request_for(server or Abilities())[0]
+
+
+def bias_out(made: View, row: int, token: int) -> GenerateRequest:
+    """The same without a token."""
+    return continue_without(made, row, token).request_for(Abilities())[0]
 
 
 def view(*events: Event) -> View:
@@ -180,6 +197,106 @@ class TestBranches:
         """Where ids or the request are not known, a sentence says so."""
         with pytest.raises(UsageError, match=says):
             branch(view(*events), 1, 9)
+
+
+def message(**fields: object) -> Frame:
+    """One GENERATE of a conversation."""
+    payload = {"messages": [{"role": "user", "content": "Hi"}], "stream_id": 1, "model": "m", **fields}
+    return Frame(0.0, ">", 1, JsonText("GENERATE", payload, "py"))
+
+
+SPELLED = Vocab(0.0, 0, {11: "ab", 12: "c", 13: b"\xf0\x9f", 99: "x"})
+GOES_ON = Abilities(generated=True, mixed_prompt=True)
+
+
+def spelled(text: str) -> list[int]:
+    """Ids of the texts that `SPELLED` has, the longest first."""
+    return [{"ab": 11, "c": 12, "x": 99, "a": 1, "b": 2}[one] for one in re.findall("ab|a|b|c|x", text)]
+
+
+class TestBranchesOfTexts:
+    """Prompts that were sent as text or messages, and what depends on generated tokens."""
+
+    @pytest.mark.parametrize("fields", [fields for fields, _ in HOLDS])
+    def test_what_depends_on_the_tokens_before(self, fields: dict[str, object]) -> None:
+        """A server that goes on behind generated ids (GEN-17) keeps it: nothing is lost, and the seed is the same."""
+        made = view(SPELLED, generate(0.0, seed=3, max_tokens=20, min_tokens=4, **fields), ANSWER)  # type: ignore[arg-type] # fields
+        asked = branch(made, 1, 99, GOES_ON)
+        assert (asked.prompt, asked.generated) == ((5, 6, 7), (11, 99))
+        assert (asked.sampling.seed, asked.sampling.max_tokens, asked.sampling.min_tokens) == (3, 20, 4)
+        parent = decode_request(generate(0.0, **fields).wire()).request  # type: ignore[arg-type, union-attr] # a GENERATE
+        assert (asked.constraint, asked.logits_processors) == (parent.constraint, parent.logits_processors)
+
+    def test_messages(self) -> None:
+        """They stay as they were, with the very ids behind them; there is always room for some tokens."""
+        made = view(SPELLED, message(max_tokens=3), ANSWER)
+        asked = branch(made, 2, 99, GOES_ON)
+        assert asked.prompt == ChatPrompt((ChatMessage("user", "Hi"),))
+        assert (asked.generated, asked.sampling.max_tokens) == ((11, 12, 99), 11)
+
+    def test_a_branch_of_a_branch(self) -> None:
+        """What counted as generated still does."""
+        made = view(SPELLED, message(generated=[11, 12]), ANSWER)
+        assert branch(made, 1, 99, GOES_ON).generated == (11, 12, 11, 99)
+        assert context_of(made, made.state.streams[0]) == ChatPrompt((ChatMessage("user", "Hi"),))
+        assert begun_of(made, made.state.streams[0]) == (11, 12)
+        made = view(SPELLED, generate(0.0, generated=[8, 9]), ANSWER)
+        assert context_of(made, made.state.streams[0]) == (5, 6, 7, 8, 9)
+        assert branch(made, 1, 99).prompt == (5, 6, 7, 8, 9, 11, 99)
+
+    def test_a_text(self) -> None:
+        """Behind a text stand the ids: as generated ones, or as further parts of the prompt."""
+        made = view(SPELLED, generate(0.0, prompt="Once"), ANSWER)
+        assert branch(made, 1, 99, GOES_ON).generated == (11, 99)
+        asked = branch(made, 1, 99, Abilities(mixed_prompt=True))
+        assert (asked.prompt, asked.generated) == (MixedPrompt(("Once", (11, 99))), ())
+
+    def test_messages_where_ids_cannot_be_gone_on_with(self) -> None:
+        """The answer's beginning is sent as text, if that becomes the same tokens."""
+        made, able = view(SPELLED, message(max_tokens=20), ANSWER), Abilities(encode=spelled)
+        asked, note = continue_with(made, 1, 99).request_for(able)
+        assert asked.prompt == ChatPrompt((ChatMessage("user", "Hi"),), prefill="abx")
+        assert (asked.sampling.max_tokens, note) == (18, "")
+        assert continue_with(made, 1, 99).request_for(Abilities())[1] == AS_TEXT
+        cut = view(SPELLED, Vocab(0.0, 0, {11: "a", 12: "b"}), message(), ANSWER)
+        with pytest.raises(UsageError, match="other tokens"):
+            branch(cut, 2, 99, able)
+        with pytest.raises(UsageError, match="inside a character"):
+            branch(made, 1, 13, able)
+
+    def test_a_typed_text(self) -> None:
+        """What a person types is cut by the model's tokenizer, here or at the server; else it is refused."""
+        made = view(SPELLED, generate(0.0, max_tokens=20), ANSWER)
+        typed = continue_with(made, 1, 12, "xab")
+        assert typed.request_for(Abilities(encode=spelled))[0].prompt == (5, 6, 7, 11, 99, 11)
+        assert typed.request_for(GOES_ON)[0].prompt == MixedPrompt(((5, 6, 7, 11), "xab"))
+        with pytest.raises(UsageError, match="behind ids alone"):
+            typed.request_for(Abilities())
+        chat = continue_with(view(SPELLED, message(), ANSWER), 1, 12, "xab").request_for(GOES_ON)[0]
+        assert chat.prompt == ChatPrompt((ChatMessage("user", "Hi"),), prefill="abxab")
+
+    def test_a_pool(self) -> None:
+        """Tokens without ids are gone on with as text."""
+        answer = tokens(0.1, *({"stream_id": 1, "text": text, "finish_reason": None} for text in (" a", " b", " c")))
+        made = view(message(), answer)
+        asked, note = continue_with(made, 1, b" x").request_for(Abilities())
+        assert asked.prompt == ChatPrompt((ChatMessage("user", "Hi"),), prefill=" a x")
+        assert note == AS_TEXT
+        with pytest.raises(UsageError, match="inside a character"):
+            continue_with(made, 1, b"\xf0")
+
+    def test_an_empty_prompt_that_is_not_known(self) -> None:
+        """What a server puts in its place is not lost without a word: only generated ids stand behind it."""
+        made = view(SPELLED, generate(0.0, prompt=[]), ANSWER)
+        with pytest.raises(UsageError, match="empty prompt"):
+            branch(made, 1, 99)
+        assert branch(made, 1, 99, GOES_ON).generated == (11, 99)
+
+    def test_buffers(self) -> None:
+        """A buffer belongs to another connection."""
+        made = view(SPELLED, generate(0.0, prompt=[{"buffer": "story"}, 3]), ANSWER)
+        with pytest.raises(UsageError, match="buffer"):
+            branch(made, 1, 99, GOES_ON)
 
 
 class TestRequestOfAStream:

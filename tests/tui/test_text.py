@@ -40,6 +40,13 @@ class TestLayout:
         assert lines(layout) == ["Hello there│ the", " fox🙂", "."]
         assert layout.line_of == [0, 1, 1, 1, 1, 2]
 
+    def test_a_prompt_breaks_between_words(self) -> None:
+        """As tokens do; only a word that is wider than a line is broken."""
+        words = {"5": "What is\n\nthe capital", "6": " of Liechtenstein?"}
+        view = view_of([event(0, "vocab", 0, words), request(0.1, 1)])
+        layout = Layout(view.state, view.state.streams[0], 12)
+        assert lines(layout) == ["What is", "", "the capital", "of Liechtens", "tein?│"]
+
     def test_blanks_as_signs(self, view: View) -> None:
         """Spaces and line feeds can be seen on request."""
         layout = Layout(view.state, view.state.streams[0], 40, blanks=True)

@@ -39,9 +39,13 @@ class ActionContext(App[int]):
     """The panes."""
 
     def __init__(
-        self, lines: EventStore | TraceFile, source: Source | None, options: InspectorOptions, other: TraceFile | None
+        self,
+        lines: EventStore | TraceFile,
+        source: Source | None,
+        options: InspectorOptions,
+        other: EventStore | TraceFile | None,
     ) -> None:
-        """Look at `lines`, as the options say. other: a second trace to compare with."""
+        """Look at `lines`, as the options say. other: a second trace, or what a second server says, to compare with."""
         super().__init__()
         self.lines, self.source, self.options, self.other = lines, source, options, other
         live = isinstance(lines, EventStore)

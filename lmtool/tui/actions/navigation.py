@@ -13,7 +13,9 @@ from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.frames import indented
 from lmtool.tui.documents.key_help import help_lines
 from lmtool.tui.documents.list import ListDocument, text_document
+from lmtool.tui.documents.prefix_list import prefix_lines
 from lmtool.tui.documents.what_if import WhatIfDocument
+from lmtool.tui.event_store import TraceFile
 from lmtool.tui.runs import Run, visible
 from lmtool.tui.screens.dialogs import AskScreen
 from lmtool.tui.screens.finder import FinderScreen
@@ -247,7 +249,7 @@ def _sides(app: ActionContext) -> tuple[Side, Side] | str:
     view, here = app.view, app.view.current
     if len(view.stream_marks) == 2:
         a, b = (view.state.streams[i] for i in view.stream_marks)
-        return Side(view, a), Side(view, b)
+        return _side(app, a), _side(app, b)
     if here is None:
         return no_stream(app)
     origin = app.branches.origin(here.label)
@@ -255,14 +257,21 @@ def _sides(app: ActionContext) -> tuple[Side, Side] | str:
     if there is None:
         return f"mark two streams in pane 1 with {app.keys.sign('mark')}; none has the prompt of {here.label}"
     first, second = sorted((here, there), key=lambda stream: stream.index)
-    return Side(view, first), Side(view, second)
+    return _side(app, first), _side(app, second)
+
+
+def _side(app: ActionContext, stream: Stream) -> Side:
+    """A stream; of a branch with what it goes on from."""
+    label, begun = app.branches.beginning(stream.label)
+    origin = app.view.state.find(label) if begun else None
+    return Side(app.view, stream, None if origin is None else (origin, begun))
 
 
 def _sides_of_two_traces(app: ActionContext) -> tuple[Side, Side] | str:
     other, here = app.other, app.view.current
     assert other is not None
     try:
-        while not other.is_loaded and not other.load(5.0):
+        while isinstance(other, TraceFile) and not other.is_loaded and not other.load(5.0):
             pass
     except LmtoolError as error:
         return error.message
@@ -272,7 +281,7 @@ def _sides_of_two_traces(app: ActionContext) -> tuple[Side, Side] | str:
     there = same_label if same_label is not None and (alike is None or same_label.prompt == here.prompt) else alike
     there = there or next(iter(other.state.streams), None)
     if there is None:
-        return f"{other.path.name} has no stream"
+        return f"{other.path.name if isinstance(other, TraceFile) else 'the second server'} has no stream yet"
     return Side(app.view, here), Side(View(other.state, other, live=False), there)
 
 
@@ -282,6 +291,21 @@ def _alike(streams: Iterable[Stream], here: Stream) -> Stream | None:
     kinds = ("GEN", "SCORE") if here.kind == "SCORE" else (here.kind,)
     alike = [stream for kind in reversed(kinds) for stream in same if stream.kind == kind]
     return alike[-1] if alike else None
+
+
+def prefixes(app: ActionContext) -> None:
+    """What prompts have in common with earlier ones, and why the rest was computed again."""
+    try:
+        lines = prefix_lines(app.view)
+    except LmtoolError as error:
+        app.say_error(error)
+        return
+
+    def go(target: int) -> None:
+        app.view.choose_stream(target)
+        app.main.tie()
+
+    app.read("Prompts", ListDocument(lines, cursor=app.glyphs.cursor), go)
 
 
 def tree(app: ActionContext) -> None:

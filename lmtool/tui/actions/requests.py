@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
 from lmtool.tui import request_builder
+from lmtool.tui.http_continuation import continue_answer
 from lmtool.tui.request_builder import LINE_FEED, editable_text
+from lmtool.tui.runs import visible
 from lmtool.tui.screens.dialogs import LONGEST, AskScreen
 from lmtool.tui.sources.demo import racing
 from lmtool.tui.sources.requests import parse_prompt, parse_score
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from lmtool.tui.actions.context import ActionContext
+    from lmtool.tui.continuation import Continuation
     from lmtool.tui.request_builder import EditableText
     from lmtool.tui.sources.requests import TextToScore
     from lmtool.tui.streams import Stream
@@ -37,50 +40,90 @@ def no_scoring(app: ActionContext) -> str:
     return no_server(app) or ("this source cannot score" if no_scores else "")
 
 
+def no_branch(app: ActionContext) -> str:
+    """Why nothing can go on from a token of the stream under the cursor."""
+    stream, source = app.view.current, app.source
+    if stream is None or stream.api is None or source is None:
+        return no_server(app)
+    if source.continue_http is not None:
+        return ""
+    return source.no_requests or "HTTP answers go on over HTTP, and this server has no address for it"
+
+
 def branch(app: ActionContext) -> None:
-    """Go on from the alternative under the cursor in a new stream."""
-    _branch(app, request_builder.branch, "")
+    """Go on from the alternative under the cursor in a new stream; where there are none, ask for a text."""
+    row = app.view.token
+    if row is None:
+        app.say("no token yet")
+        return
+    top = app.view.measures.alternatives(row)
+    if top:
+        _branch(app, row, top[min(app.view.bar, len(top) - 1)][0])
+        return
+    hint = "this token has no alternatives (top_logprobs=5 requests some): what shall stand in its place?"
+    app.push_screen(AskScreen("Go on with", hint, app.looks), lambda text: branch_with(app, text or ""))
+
+
+def branch_with(app: ActionContext, text: str) -> None:
+    """Go on with this text in the place of the token under the cursor, in a new stream."""
+    row = app.view.token
+    if row is not None and text:
+        _branch(app, row, text, typed=text.replace(LINE_FEED, "\n"))
 
 
 def bias_out(app: ActionContext) -> None:
     """Go on without the alternative under the cursor in a new stream."""
-    _branch(app, request_builder.bias_out, "not ")
-
-
-def _branch(app: ActionContext, build: Callable[..., GenerateRequest], lead: str) -> None:
-    alternative = _alternative(app)
-    if alternative is None:
+    view, row = app.view, app.view.token
+    top = view.measures.alternatives(row) if row is not None else ()
+    if row is None or not top:
+        app.say("no token yet" if row is None else "this token has no alternatives; request some with top_logprobs=5")
         return
-    view, (row, token) = app.view, alternative
-    parent, position = view.state.stream_of(row), view.position(row)
+    token = top[min(view.bar, len(top) - 1)][0]
     try:
-        request = build(view, row, token)
+        continuation = request_builder.bias_out(view, row, token)
     except LmtoolError as error:
         app.say_error(error)
         return
+    _send_branch(app, row, f"not {view.measures.quote(token)}", _continued(app, continuation))
+
+
+def _branch(app: ActionContext, row: int, instead: int | str | bytes, *, typed: str = "") -> None:
+    view = app.view
+    stream = view.state.stream_of(row)
+    sign = repr(visible(typed)) if typed else view.measures.quote(instead)
+    try:
+        if stream.api is None:
+            continuation = request_builder.branch(view, row, instead, typed)
+            sending, begun = _continued(app, continuation), continuation.beginning
+        else:
+            answer = continue_answer(view, row, instead, typed)
+            assert app.source is not None
+            assert app.source.continue_http is not None
+            sending, begun = app.source.continue_http(answer), answer.text.encode()
+    except LmtoolError as error:
+        app.say_error(error)
+        return
+    _send_branch(app, row, sign, sending, begun)
+
+
+def _continued(app: ActionContext, continuation: Continuation) -> Awaitable[str]:
+    assert app.source is not None
+    assert app.source.continue_stream is not None
+    return app.source.continue_stream(continuation)
+
+
+def _send_branch(app: ActionContext, row: int, sign: str, sending: Awaitable[str], begun: bytes | None = None) -> None:
+    """Send a branch, and note whose child it is. begun: see `Branch.beginning`."""
+    parent, position = app.view.state.stream_of(row), app.view.position(row)
 
     async def send() -> None:
-        label = await _send(app, request)
+        label = await _label_of(app, sending)
         if label is not None:
-            app.branches.add(parent.label, position, label, f"{lead}{view.measures.quote(token)}")
+            app.branches.add(parent.label, position, label, sign, begun)
             key = app.keys.sign("tree")
             app.say(f"stream {label} goes on from {parent.label} at token #{position}; {key} shows the tree")
 
     app.run_worker(send())
-
-
-def _alternative(app: ActionContext) -> tuple[int, int] | None:
-    """Row of the token and id of the alternative under the cursor."""
-    row = app.view.token
-    top = app.view.measures.alternatives(row) if row is not None else ()
-    if row is None or not top:
-        app.say("no token yet" if row is None else "this token has no alternatives; request some with top_logprobs=5")
-        return None
-    token = top[min(app.view.bar, len(top) - 1)][0]
-    if not isinstance(token, int):
-        app.say("the tokens of this stream have no ids, so that nothing can go on from one of them")
-        return None
-    return row, token
 
 
 async def _send(app: ActionContext, request: GenerateRequest) -> str | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from lmtool.logprobs import numbers
-from lmtool.logprobs.distribution import probability
+from lmtool.logprobs.distribution import bits, probability
 from lmtool.logprobs.numbers import format_probability
 from lmtool.tui.alignment import compare
 from lmtool.tui.documents.document import Document
@@ -86,13 +87,14 @@ class ComparisonDocument(Document):
         side = self._sides[i]
         rows, place = side.rows, self.result.alignment.places[i]
         parting = rows[place] if 0 <= place < len(rows) else None
-        after = parting if place >= 0 else -1
+        after = parting if place >= 0 and self.result.alignment.parts else -1
         line: Line = []
         for text, style, row in self._texts[i].line_of(side.stream, y, columns):
             if row is not None and row == parting:
                 line.append(Run(f"{self._glyphs.open}{text}{self._glyphs.close}", f"{style} here", row))
             else:
-                line.append(Run(text, style if after is not None and row is not None and row > after else "dim", row))
+                coloured = row is not None and after is not None and row > after
+                line.append(Run(text, style if coloured else "dim", row))
         return line
 
     def _phrases(self) -> list[Line]:
@@ -108,6 +110,8 @@ class ComparisonDocument(Document):
         else:
             lines = [[Run(f"{same}, then", "title"), *self._candidates()]]
         lines += [[Run(note, "accent")] for note in result.notes]
+        if a.stream.kind == b.stream.kind == "SCORE":
+            lines.append([Run(" · ".join(map(_bits_each, "AB", (a, b))), "title")])
         if result.worst is not None and result.worst_at is not None:
             ours, theirs = (side.view.position(row) for side, row in zip((a, b), result.worst_at, strict=True))
             where = f"#{ours}" if ours == theirs else f"A #{ours}, B #{theirs}"
@@ -142,6 +146,19 @@ class ComparisonDocument(Document):
             margin = min(abs(m) for m in result.margins if m is not None)
             line.append(Run(f"near tie (Δ {margin:.3f} nats)", "accent"))
         return line
+
+
+def _bits_each(name: str, side: Side) -> str:
+    """How well a model foresees the text, so that models with other tokenizers can be compared: bits a character."""
+    logprobs = side.view.state.tokens.logprobs
+    scored = [i for i, row in enumerate(side.rows) if not math.isnan(logprobs[row])]
+    characters = sum(len(side.view.state.texts.text_at(side.stream, i)) for i in scored)
+    total = bits(math.fsum(logprobs[side.rows[i]] for i in scored))
+    ppl = side.stream.perplexity(len(side.rows))
+    each = "-" if not characters else f"{total / characters:.3f}"
+    return (
+        f"{name} {each} bits a character, {_counted(len(scored), 'token')}, ppl {numbers.figure(ppl) if ppl else '-'}"
+    )
 
 
 def _wrapped(phrase: Run, columns: int) -> list[Run]:

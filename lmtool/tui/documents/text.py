@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +26,8 @@ LAYOUTS = 64
 """Streams whose lines are kept."""
 LONGEST_FAILURE = 1000
 """Characters of a server's error that are shown."""
+_WORDS = re.compile(r"\s*\S+|\s+")
+"""Each with the blanks before it, as tokens are."""
 WINDOW = 512
 """Tokens before the one in sight that are laid out at least, where not the whole stream is."""
 
@@ -38,7 +41,7 @@ class Part(NamedTuple):
 
 
 class Layout:
-    """Lines of parts. A token that does not fit goes to the next line whole, unless it is wider than a line."""
+    """Lines of parts. A token, or a prompt's word, that does not fit goes to the next line whole, if it fits there."""
 
     def __init__(self, state: State, stream: Stream, columns: int, *, blanks: bool = False, start: int = 0) -> None:
         """Begin with the prompt, or with the token at `start`. columns: at least 2."""
@@ -79,7 +82,8 @@ class Layout:
         for part in parts:
             if part.role:
                 self._rule(part.role)
-            self._put(PROMPT, part.text)
+            for word in _WORDS.findall(part.text) or [""]:
+                self._put(PROMPT, word.lstrip(" ") if self._begin(word) else word)
         if parts and parts[-1].text:
             if parts[-1].role:
                 self._rule("continued")
@@ -104,9 +108,7 @@ class Layout:
             elif position and self._thoughts_end(position):
                 self._piece(SEPARATOR, WALL)
             text = texts.text_at(self._stream, position) or texts.special_name(ids[self._stream.rows[position]])
-            first = visible(text.partition("\n")[0], blanks=self.blanks)
-            if self._used and self._used + width(first) > self.columns and width(first) <= self.columns:
-                self._break()
+            self._begin(text)
             self.line_of.append(len(self.lines) - 1)
             self._put(position, text)
 
@@ -142,6 +144,14 @@ class Layout:
         """Whether a token is the first of an answer behind a thought."""
         stream, rows = self._stream, self._stream.rows
         return stream.is_thought(rows[position - 1]) and not stream.is_thought(rows[position])
+
+    def _begin(self, text: str) -> bool:
+        """Go to the next line, and say so, where a text does not fit into this one and is no wider than a line."""
+        first = width(visible(text.partition("\n")[0], blanks=self.blanks))
+        full = bool(self._used) and self.columns - self._used < first <= self.columns
+        if full:
+            self._break()
+        return full
 
     def _put(self, position: int, text: str) -> None:
         if not text:

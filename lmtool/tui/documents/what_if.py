@@ -38,7 +38,6 @@ _UNSEEN = (
     "frequency_penalty",
     "logits_processors",
     "min_tokens",
-    "generated",
 )
 _NEUTRAL = {"repetition_penalty": 1}
 

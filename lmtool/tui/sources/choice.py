@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lmtool.serving.access_config import AccessConfig
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.options import SourceOptions
+    from lmtool.tui.sources.requests import TextToScore
     from lmtool.tui.sources.source import Source
     from lmtool.types import GenerateRequest, ModelInfo, TokenizerInfo
 
@@ -50,11 +51,43 @@ class SourceFactory:
         if options.proxy is not None and options.to is not None:
             return self._proxy(options.proxy, options.to)
         if len(options.targets) > 1:
-            raise UsageError(f"{len(options.targets)} targets were given", "name one URL, one trace, or two traces")
-        target = options.targets[0] if options.targets else options.connect or options.endpoint
+            raise UsageError(
+                f"{len(options.targets)} targets were given: {' '.join(options.targets)}",
+                "name one server, one trace, or two traces to compare",
+            )
+        self._check_servers()
+        target = next(iter((*options.targets, *options.connect)), options.endpoint)
         if target is None:
             return await self._default()
         return self._connect(target) if is_address(target) else self._file(Path(target))
+
+    def _check_servers(self) -> None:
+        """Raise `UsageError` for more servers than are asked, and for a text that no server is named to score."""
+        options = self.options
+        if len(options.connect) > (1 if options.text is None else 2):
+            raise UsageError(
+                f"--connect names {len(options.connect)} servers",
+                "two score one text side by side:  lmtool inspect --text FILE --connect A --connect B",
+            )
+        if options.text is not None and any(not is_address(target) for target in options.targets):
+            raise UsageError("--text is scored by a server, and a trace is none", "leave the trace, or --text, out")
+        if len(options.connect) == 2 and options.targets:
+            raise UsageError("a TARGET and two servers of --connect are three", f"leave {options.targets[0]} out")
+
+    def make_second(self) -> Source | None:
+        """The second server that scores the text; None where there is one server alone. Raises `UsageError`."""
+        if len(self.options.connect) < 2:
+            return None
+        from lmtool.tui.sources.connect import ConnectSource
+
+        endpoint = beside(self._endpoint(self.options.connect[1]))
+        return ConnectSource(endpoint, self.warn, find_tokenizer=self.find_tokenizer, scores=self._scores(), stay=False)
+
+    def _scores(self) -> list[TextToScore]:
+        from lmtool.tui.sources.requests import TextToScore
+
+        content = self.options.content
+        return [TextToScore("", (), content, whole=content, model=self.options.model)] if content else []
 
     def find_tokenizer(self, info: ModelInfo) -> TextTokenizer | None:
         """The tokenizer of a served model, where it is on this machine."""
@@ -65,8 +98,11 @@ class SourceFactory:
     def _proxy(self, listen: str, to: str) -> Source:
         from lmtool.serving.listening import bind_proxy, parse_listen, proxy_url
         from lmtool.trace.proxy import parse_target
+        from lmtool.trace.recorder import TokenSpelling
         from lmtool.tui.sources.proxy import ProxySource
 
+        if self.options.text is not None or len(self.options.connect) > 1:
+            raise UsageError("--proxy watches other programs; --text is scored by a server", "leave one of them out")
         if self.options.targets:
             raise UsageError("--proxy watches other programs; it goes with no TARGET", "leave one of them out")
         target = parse_target(to)
@@ -83,8 +119,8 @@ class SourceFactory:
             sockets,
             self.warn,
             find_tokenizer=self.find_tokenizer,
-            spell=None if self._tokenizer is None else self._tokenizer.piece,
-            endpoint=own if self.options.connect is None else self._endpoint(self.options.connect),
+            spell=None if self._tokenizer is None else TokenSpelling(self._tokenizer),
+            endpoint=self._endpoint(self.options.connect[0]) if self.options.connect else own,
             policy=policy,
         )
         source.url = proxy_url(place, sockets, target)
@@ -99,7 +135,13 @@ class SourceFactory:
                 "a trace:   lmtool inspect NAME.lmtp.jsonl",
                 "a server:  lmtool inspect ws://HOST:PORT/",
             )
-        endpoint = None if self.options.connect is None else self._endpoint(self.options.connect)
+        connect = next(iter(self.options.connect), None)
+        if connect is not None and _speaks_http_alone(connect):
+            from lmtool.trace.proxy import parse_target
+
+            target = parse_target(connect, self.options.api_key)
+            return FileSource(path, self.warn, find_tokenizer=self.find_tokenizer, http=target)
+        endpoint = None if connect is None else self._endpoint(connect)
         return FileSource(path, self.warn, find_tokenizer=self.find_tokenizer, endpoint=endpoint)
 
     def _endpoint(self, address: str) -> Endpoint:
@@ -123,8 +165,9 @@ class SourceFactory:
             find_tokenizer=self.find_tokenizer,
             model=self.options.model,
             prompts=self._requests(self.options.prompts),
+            scores=self._scores(),
             stay=self.options.stay,
-            others="no" if self.options.prompts and not self.options.stay else others,
+            others="no" if (self.options.prompts or self.options.content) and not self.options.stay else others,
         )
 
     async def _default(self) -> Source:
@@ -145,7 +188,8 @@ class SourceFactory:
             demo_server,
             self.warn,
             find_tokenizer=self.find_tokenizer,
-            prompts=self._requests(self.options.prompts or PROMPTS),
+            prompts=self._requests(self.options.prompts or (() if self.options.content else PROMPTS)),
+            scores=self._scores(),
             stay=self.options.stay,
         )
 
@@ -169,6 +213,11 @@ def beside(endpoint: Endpoint) -> Endpoint:
 def is_address(text: str) -> bool:
     """Whether a target is a server, not a file: `ws://...`, `HOST:PORT`, `:PORT`, `unix:PATH`, `stdio:COMMAND`."""
     return _ADDRESS.match(text) is not None and not Path(text).is_file()
+
+
+def _speaks_http_alone(url: str) -> bool:
+    """Whether an address names an API below a path, as `http://HOST/v1` does."""
+    return url.startswith(("http://", "https://")) and urlsplit(url).path.strip("/") != ""
 
 
 def is_file(target: str) -> bool:

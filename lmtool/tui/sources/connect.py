@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import AccessDeniedError, OverloadedError, RequestError, UsageError
 from lmtool.tui.sources.event_pipeline import EventPipeline
+from lmtool.tui.sources.http_requests import http_requests
 from lmtool.tui.sources.requests import RequestSource
 from lmtool.tui.sources.source import Source
 from lmtool.tui.sources.watching import WatchFeed
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.sources.event_pipeline import Feed
+    from lmtool.tui.sources.requests import TextToScore
     from lmtool.types import GenerateRequest, ModelInfo
 
 
@@ -38,18 +40,21 @@ class ConnectSource(Source):
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
         model: str | None = None,
         prompts: Sequence[GenerateRequest] = (),
+        scores: Sequence[TextToScore] = (),
         stay: bool = True,
         others: Literal["no", "if possible", "only"] = "no",
     ) -> None:
         """Remember the server, None where it is `connect_to` later. Raises `UsageError`.
 
-        prompts: sent together at once. stay: whether `run` goes on after they have been answered. others: whether what
-        other clients say is watched; `only`: there is nothing else to see here. The rest: `RequestSource`.
+        prompts: sent together at once. scores: texts that are scored at once. stay: whether `run` goes on after they
+        have been answered. others: whether the streams of other clients are watched; `only`: there is nothing else to
+        see here. The rest: `RequestSource`.
         """
         super().__init__(EventPipeline(warn, at="client"))
         self._find_tokenizer = find_tokenizer
         self._model = model
         self._prompts = prompts
+        self._scores = scores
         self._stay = stay
         self._others = others
         self._numbers = itertools.count(1)
@@ -68,6 +73,7 @@ class ConnectSource(Source):
             model=self._model,
             find_tokenizer=self._find_tokenizer,
         )
+        self._http = http_requests(endpoint, self._pipeline, self._numbers.__next__)
         return self._requests
 
     @property
@@ -117,6 +123,9 @@ class ConnectSource(Source):
         for request in prompts:
             sampling = replace(request.sampling, seed=None) if link.plain else request.sampling  # LMQL's has no seeds
             await requests.generate(replace(request, sampling=sampling))
+        scores, self._scores = self._scores, ()
+        for text in scores:
+            await requests.score(text)
         if self._stay or self._others == "only":
             await requests.until_lost()
         lost, answered = asyncio.create_task(requests.until_lost()), asyncio.create_task(requests.until_ended())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle, TokenModel
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.sources.event_pipeline import Feed
+    from lmtool.tui.sources.requests import TextToScore
     from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, TokenOutput
 
 PROMPTS = (
@@ -55,14 +56,15 @@ class DemoSource(ConnectSource):
         *,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
         prompts: Sequence[GenerateRequest],
+        scores: Sequence[TextToScore] = (),
         stay: bool = True,
     ) -> None:
         """Start nothing yet.
 
-        server: starts one; is given a function for sentences on its progress; yields its URL. prompts: the race. stay:
-        whether `run` goes on after they have been answered.
+        server: starts one; is given a function for sentences on its progress; yields its URL. prompts: the race.
+        scores: texts that are scored beside it. stay: whether `run` goes on after they have been answered.
         """
-        super().__init__(None, warn, find_tokenizer=find_tokenizer, prompts=prompts, stay=stay)
+        super().__init__(None, warn, find_tokenizer=find_tokenizer, prompts=prompts, scores=scores, stay=stay)
         self._server = server
         self._stack = AsyncExitStack()
 

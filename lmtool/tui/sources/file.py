@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import UsageError
 from lmtool.tui.event_store import TraceFile
 from lmtool.tui.sources.event_pipeline import EventPipeline
+from lmtool.tui.sources.http_requests import HttpRequestSource, http_requests
 from lmtool.tui.sources.requests import RequestSource
 from lmtool.tui.sources.source import Source
 
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.trace.events import Event
+    from lmtool.trace.proxy import Target
+    from lmtool.tui.continuation import Continuation, HttpContinuation
     from lmtool.tui.sources.event_pipeline import Feed
     from lmtool.tui.sources.requests import TextToScore
     from lmtool.types import GenerateRequest, ModelInfo
 
+NO_REQUESTS = "a file answers nothing: open it with  --connect ws://HOST:PORT"
+HTTP_ALONE = "the server of --connect speaks HTTP alone; streams of LMTP need  --connect ws://HOST:PORT"
 SLICE = 0.008
 """Seconds of reading between two turns of the event loop."""
 
@@ -38,16 +43,24 @@ class FileSource(Source):
         *,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
         endpoint: Endpoint | None = None,
+        http: Target | None = None,
     ) -> None:
-        """Read the header. endpoint: the server where branches run. Raises `FileError`."""
+        """Read the header. endpoint: the server where branches run. Raises `FileError`.
+
+        http: where those of HTTP answers run, where that is another address.
+        """
         super().__init__(EventPipeline(warn, at="client"))
         self.file = TraceFile(path)
         """What is read, with its state; whole once `run` has fed."""
         self.title = f"file {path.name}"
         self._warn = warn
         self._is_loaded = asyncio.Event()
+        if http is not None:
+            self._http = HttpRequestSource(http, self._pipeline, self._next_number)
+        elif endpoint is not None:
+            self._http = http_requests(endpoint, self._pipeline, self._next_number)
         if endpoint is None:
-            self.no_requests = "a file answers nothing: open it with  --connect ws://HOST:PORT"
+            self.no_requests = NO_REQUESTS if http is None else HTTP_ALONE
         else:
             self._requests = RequestSource(
                 endpoint, self._pipeline, self._next_number, find_tokenizer=find_tokenizer, check=self._check
@@ -85,6 +98,16 @@ class FileSource(Source):
         return None if self._requests is None else self._generate
 
     @property
+    def continue_stream(self) -> Callable[[Continuation], Awaitable[str]] | None:
+        """Go on from a token of a stream there."""
+        return None if self._requests is None else self._continue_stream
+
+    @property
+    def continue_http(self) -> Callable[[HttpContinuation], Awaitable[str]] | None:
+        """Go on from a token of an HTTP answer there."""
+        return None if self._http is None else self._continue_http
+
+    @property
     def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         """Have a text scored there."""
         return None if self._requests is None else self._score
@@ -93,6 +116,16 @@ class FileSource(Source):
         await self._is_loaded.wait()
         assert self._requests is not None
         return await self._requests.generate(request)
+
+    async def _continue_stream(self, continuation: Continuation) -> str:
+        await self._is_loaded.wait()
+        assert self._requests is not None
+        return await self._requests.continue_stream(continuation)
+
+    async def _continue_http(self, continuation: HttpContinuation) -> str:
+        await self._is_loaded.wait()
+        assert self._http is not None
+        return await self._http.continue_answer(continuation)
 
     async def _score(self, text: TextToScore) -> str:
         await self._is_loaded.wait()
@@ -114,7 +147,7 @@ class FileSource(Source):
 
     def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record branches from now on. Raises `UsageError` where there are none, `FileError`."""
-        if self._requests is None:
+        if self._requests is None and self._http is None:
             raise UsageError(f"{self.file.path.name} is a recording already", f"{path} would be the same file again")
         super().start_recording(path, history)
 

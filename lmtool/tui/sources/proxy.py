@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from lmtool.errors import LmtoolError
 from lmtool.trace.proxy import Proxy
 from lmtool.tui.sources.event_pipeline import EventPipeline
+from lmtool.tui.sources.http_requests import HttpRequestSource
 from lmtool.tui.sources.requests import RequestSource
 from lmtool.tui.sources.source import Source
 
@@ -65,9 +66,10 @@ class ProxySource(Source):
         self._proxy = Proxy(target, self._pipeline.add, self.say, self._pipeline.clock, policy=policy)
         own = endpoint or (None if target.url.startswith("http") else target.url)
         if own is None:
-            self.no_requests = "branching needs an LMTP server: add  --connect ws://HOST:PORT"
+            self.no_requests = "prompts and scores from here need an LMTP server: add  --connect ws://HOST:PORT"
         else:
             self._requests = RequestSource(own, self._pipeline, self._proxy.number, find_tokenizer=find_tokenizer)
+        self._http = HttpRequestSource(target, self._pipeline, self._proxy.number)
         self.url = ""
         """Where clients connect, for people; set by the caller, who made the sockets."""
         self.title = f"proxy {short_place(self._sockets)}→{_short(target)}"

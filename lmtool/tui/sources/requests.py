@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitError
+from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitError, UsageError
 from lmtool.lmtp import model_info
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.prompt_parameters import apart, split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
+from lmtool.score_input import windows, windows_sentence
 from lmtool.trace.connection_tap import FrameTap
+from lmtool.trace.recorder import TokenSpelling
+from lmtool.tui.continuation import Abilities
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 from lmtool.unix_sockets import runtime_folder, unix_path
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.tui.continuation import Continuation
     from lmtool.tui.sources.event_pipeline import EventPipeline
     from lmtool.types import Prompt, TokenOutput
 
@@ -35,6 +39,10 @@ INFO_LIMIT = 120.0
 """Seconds without an answer, and without a word of a load that proceeds."""
 _WATCHED, _LEAD = '"watch":', 64
 """What stands at the beginning of a frame that tells of others; its events are shown in its place."""
+_ONLY_BEGINS = frozenset({"vllm"})
+"""Backends that begin streams and cannot go on with one, though the server in front of them knows how to ask."""
+MOST_WINDOWS = 64
+"""Windows of a text that is longer than the model's context: each is a stream."""
 TOP_LOGPROBS = 5
 """Alternatives a token, where a typed line does not say; and beside each scored token."""
 
@@ -174,13 +182,29 @@ class RequestSource:
             tokenizer = await asyncio.to_thread(self._find_tokenizer, info)
             self._check(info, tokenizer)
             self._tokenizer = tokenizer
-            self._pipeline.explain_by(None if tokenizer is None else tokenizer.piece)
+            self._pipeline.explain_by(None if tokenizer is None else TokenSpelling(tokenizer))
         self.info = info
         self._pipeline.model.update(_described(info))
 
     async def generate(self, request: GenerateRequest) -> str:
         """Send it; the label of its stream. Raises `LmtoolError` when there is no server, or it cannot be sent."""
         return await self._submit(replace(request, prompt=await self._as_ids(request.prompt)))
+
+    async def continue_stream(self, continuation: Continuation) -> str:
+        """Go on from a token of a stream, see `generate`. Raises `UsageError` where this server cannot."""
+        link, tokenizer = await self.connect(), await self._tokenizer_now()
+        names = await link.extensions() or frozenset()
+        able = Abilities(
+            generated="generated" in names and self.info is not None and self.info.backend not in _ONLY_BEGINS,
+            mixed_prompt="mixed_prompt" in names and self.info is not None and not self.info.text_only,
+            encode=None if tokenizer is None else tokenizer.encode_continuation,
+        )
+        if self.info is not None and self.info.text_only:
+            able = replace(able, generated=False, encode=None)
+        request, note = continuation.request_for(able)
+        if note:
+            self._pipeline.note(f"branch of {continuation.label}: {note}")
+        return await self._submit(request)
 
     async def score(self, text: TextToScore) -> str:
         """The same for a text; its ids stay what they are, only what has none is tokenized."""
@@ -192,7 +216,27 @@ class RequestSource:
             scored = text.whole
         if tokenizer is not None and isinstance(prompt, str):
             prompt = tuple(tokenizer.encode(prompt))
+        if isinstance(prompt, tuple) and isinstance(scored, tuple):
+            return await self._score_ids(prompt, scored, text.model)
         return await self._submit(ScoreRequest(0, prompt, scored, text.model, top_logprobs=TOP_LOGPROBS))
+
+    async def _score_ids(self, prompt: tuple[int, ...], scored: tuple[int, ...], model: str | None) -> str:
+        """A score in windows where it does not fit into the model's context; the label of the first one."""
+        context = None if self.info is None else self.info.context_length
+        cut = [] if context is None else windows(len(prompt), len(scored), context)
+        if context is not None and len(cut) > MOST_WINDOWS:
+            raise UsageError(
+                f"{len(scored):,} tokens are {len(cut)} windows of the model's context ({context:,}); at most "
+                f"{MOST_WINDOWS} are shown here",
+                "score it in lines:  lmtool score FILE --heat",
+            )
+        if context is None or len(cut) < 2:
+            return await self._submit(ScoreRequest(0, prompt, scored, model, top_logprobs=TOP_LOGPROBS))
+        self._pipeline.note(windows_sentence(len(cut), len(scored), context))
+        ids = (*prompt, *scored)
+        requests = [ScoreRequest(0, ids[one.start : one.first], ids[one.first : one.end], model) for one in cut]
+        labels = [await self._submit(replace(request, top_logprobs=TOP_LOGPROBS)) for request in requests]
+        return labels[0]
 
     async def _tokenizer_now(self) -> TextTokenizer | None:
         await self.connect()

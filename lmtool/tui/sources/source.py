@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lmtool.trace.events import Event
+    from lmtool.tui.continuation import Continuation, HttpContinuation
     from lmtool.tui.sources.event_pipeline import EventPipeline, Feed, RecordingStatus
+    from lmtool.tui.sources.http_requests import HttpRequestSource
     from lmtool.tui.sources.requests import RequestSource, TextToScore
     from lmtool.types import GenerateRequest
 
@@ -32,6 +34,8 @@ class Source:
         self._pipeline = pipeline
         self._requests: RequestSource | None = None
         """Those of the inspector's own."""
+        self._http: HttpRequestSource | None = None
+        """The same over HTTP."""
 
     async def run(self, feed: Feed) -> None:
         """Feed what happens, until it is over. Raises `LmtoolError` when the remote cannot be reached or has gone."""
@@ -52,14 +56,25 @@ class Source:
         return None if self._requests is None else self._requests.generate
 
     @property
+    def continue_stream(self) -> Callable[[Continuation], Awaitable[str]] | None:
+        """Go on from a token of a stream; otherwise as `generate`. Raises `UsageError` where the server cannot."""
+        return None if self._requests is None else self._requests.continue_stream
+
+    @property
+    def continue_http(self) -> Callable[[HttpContinuation], Awaitable[str]] | None:
+        """Go on from a token of an HTTP answer, over HTTP; None where no server can be asked so."""
+        return None if self._http is None else self._http.continue_answer
+
+    @property
     def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         """Have a text scored, with the likeliest tokens beside it; otherwise as `generate`."""
         return None if self._requests is None else self._requests.score
 
     def cancel(self, label: str) -> None:
         """End a stream of the inspector's own; others are left alone."""
-        if self._requests is not None:
-            self._requests.cancel(label)
+        for requests in (self._requests, self._http):
+            if requests is not None:
+                requests.cancel(label)
 
     def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Write everything from now on as a trace. Raises `FileError`, `UsageError`.
@@ -79,6 +94,7 @@ class Source:
 
     async def close(self) -> None:
         """End everything, the recording as well. Harmless when repeated."""
-        if self._requests is not None:
-            await self._requests.close()
+        for requests in (self._requests, self._http):
+            if requests is not None:
+                await requests.close()
         await self._pipeline.stop_recording()
