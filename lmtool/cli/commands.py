@@ -65,10 +65,7 @@ TREE: tuple[Command | Group, ...] = (
         "gateway",
         "Serve pools of providers: strategies, fallback, one API.",
         "Run",
-        examples=(
-            "lmtool gateway --config pools.yaml",
-            "lmtool gateway --config pools.yaml --check",
-        ),
+        examples=("lmtool gateway --config pools.yaml", "lmtool gateway --config pools.yaml --check"),
     ),
     Command(
         "pools",
@@ -111,20 +108,14 @@ TREE: tuple[Command | Group, ...] = (
         "info",
         "Describe a server's model and protocol.",
         "Ask",
-        examples=(
-            "lmtool info",
-            "lmtool info -e ws://10.0.0.5:8080/ --json",
-        ),
+        examples=("lmtool info", "lmtool info -e ws://10.0.0.5:8080/ --json"),
     ),
     Command(
         "tokenize",
         "tokenize",
         "Show the tokens of a text: ids, texts, bytes.",
         "Ask",
-        examples=(
-            'lmtool tokenize "Hello there"',
-            "lmtool tokenize --decode 542 522 262",
-        ),
+        examples=('lmtool tokenize "Hello there"', "lmtool tokenize --decode 542 522 262"),
     ),
     Group(
         "evergreen",
@@ -244,6 +235,19 @@ TREE: tuple[Command | Group, ...] = (
                 "trace.convert",
                 "Write a trace as CSV, Markdown, asciicast, HAR or wire log.",
                 examples=("lmtool trace convert talk.lmtp.jsonl --to markdown",),
+            ),
+        ),
+        "Traces",
+    ),
+    Group(
+        "cache",
+        "What prompts have in common, and why they are computed again.",
+        (
+            Command(
+                "why",
+                "cache",
+                "Explain cached and computed prompts, request by request.",
+                examples=("lmtool cache why agent.lmtp.jsonl",),
             ),
         ),
         "Traces",

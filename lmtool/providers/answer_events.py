@@ -139,6 +139,11 @@ class TokenUsage:
         counts = (usage.get(prompt), usage.get(completion), read.get("cached_tokens"), written.get("reasoning_tokens"))
         return cls(*map(count_of, counts))
 
+    @classmethod
+    def flat(cls, usage: Mapping[str, object]) -> TokenUsage:
+        """The counts of LMTP's usage (EXT-3): each is a member of the object itself."""
+        return cls(*(count_of(usage.get(one.name)) for one in fields(cls)))
+
     def updated(self, later: TokenUsage) -> TokenUsage:
         """With what was told later of the same answer: a stream may count its parts one after the other."""
         pairs = ((getattr(self, one.name), getattr(later, one.name)) for one in fields(self))

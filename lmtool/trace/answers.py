@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from msgspec import structs
 
 from lmtool.lmtp import frames
-from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, ToolCallDelta
+from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.server_sent_events import leads_data
@@ -50,6 +50,8 @@ class Answers(Generic[S]):
         self._streams = 0
         self.vocabulary: dict[int, str | bytes] = {}
         """What token ids mean, as far as the trace has explained them by now."""
+        self.names: dict[int, str] = {}
+        """What special tokens are called, which add no text."""
         self.lmtp: defaultdict[int, RequestTable[S]] = defaultdict(RequestTable)
         """By connection."""
         self._http: defaultdict[int, deque[HttpRequest[S]]] = defaultdict(deque)
@@ -82,6 +84,7 @@ class Answers(Generic[S]):
             self._response(event)
         elif isinstance(event, Vocab):
             self.vocabulary.update(event.tokens)
+            self.names.update(event.names)
 
     def _frame(self, event: Frame) -> Sequence[StreamEvent]:
         if message := message_of(event):
@@ -143,6 +146,8 @@ class Answers(Generic[S]):
             token = entry.token if entry.has_token else None
             logprob = stream.logprob_of_next(entry.logprob) if entry.counts else None
             facts = (token, entry.own_text, logprob, entry.finish_reason, entry.error)
+            if entry.last and isinstance(counted := raw.get("usage"), dict):
+                stream.usage = TokenUsage.flat(counted)
             no_logprob = entry.counts and logprob is None and entry.logprob is not None
             top = None if no_logprob else raw
             outputs.append(OutputEvent(event.time, stream, *facts, is_thought=entry.is_thought, top=top))
@@ -172,6 +177,7 @@ class Answers(Generic[S]):
         """What a server says beside tokens: the answers to questions, and requests that failed."""
         table = self.lmtp[event.connection]
         for entry in entries:
+            self._learn_names(entry.get("model_info"))
             stream = None if entry.get("stream_id") is None else table.owner("MSG", entry)
             if stream is None or not frames.ends("MSG", entry):
                 continue
@@ -182,6 +188,13 @@ class Answers(Generic[S]):
                 table.end(key)
             if error is not None:
                 yield OutputEvent(event.time, stream, error=error)
+
+    def _learn_names(self, info: object) -> None:
+        """Names of the ids that begin and end texts, where a vocabulary does not name them."""
+        members = info if isinstance(info, dict) else {}
+        ends, bos = members.get("eos_token_ids"), members.get("bos_token_id")
+        named = {bos: "<|bos|>", **dict.fromkeys(ends if isinstance(ends, list) else (), "<|eos|>")}
+        self.names = {token: name for token, name in named.items() if type(token) is int} | self.names
 
     # HTTP.
 

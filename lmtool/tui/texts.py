@@ -58,6 +58,10 @@ class Texts:
             return self._without_id[NO_ID - 1 - token][0]
         return self._vocab.get(token, f"⟨#{token}⟩")
 
+    def meaning(self, token: int) -> str | bytes | None:
+        """What a vocabulary says that an id means; None where none does."""
+        return self._vocab.get(token)
+
     def special_name(self, token: int) -> str:
         """The name of an id that adds no text: `<|eos|>`, `⟨#7⟩` where it has none; empty for every other id."""
         known = token in self._vocab

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmtool.text.prompt_turns import PromptTurn, split_turns
 from lmtool.tui.documents.frame_summary import plain
-from lmtool.tui.documents.prompt_parts import PromptPart, prompt_parts, split_turns
+from lmtool.tui.documents.prompt_parts import prompt_parts
 from lmtool.tui.documents.split import LOWEST, NARROWEST, SplitDocument, grid
 from lmtool.tui.documents.text import WINDOW, Layout, TextDocument
 from lmtool.tui.runs import length
@@ -168,7 +169,7 @@ class TestPrompts:
         """A text without turns is one part, none is none; what stands before the first turn has no role."""
         assert split_turns("Once upon a time") == [("", "Once upon a time")]
         assert split_turns("") == []
-        assert split_turns("x<|user|>\nHi")[0] == PromptPart("", "x")
+        assert split_turns("x<|user|>\nHi")[0] == PromptTurn("", "x")
         assert split_turns("the user\nsaid") == [("", "the user\nsaid")]
         assert split_turns("a\x00<|eos|>\x00b") == [("", "a<|eos|>b")]
 

@@ -13,6 +13,7 @@ from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.frames import indented
 from lmtool.tui.documents.key_help import help_lines
 from lmtool.tui.documents.list import ListDocument, text_document
+from lmtool.tui.documents.prefix_list import prefix_lines
 from lmtool.tui.documents.what_if import WhatIfDocument
 from lmtool.tui.event_store import TraceFile
 from lmtool.tui.runs import Run, visible
@@ -290,6 +291,21 @@ def _alike(streams: Iterable[Stream], here: Stream) -> Stream | None:
     kinds = ("GEN", "SCORE") if here.kind == "SCORE" else (here.kind,)
     alike = [stream for kind in reversed(kinds) for stream in same if stream.kind == kind]
     return alike[-1] if alike else None
+
+
+def prefixes(app: ActionContext) -> None:
+    """What prompts have in common with earlier ones, and why the rest was computed again."""
+    try:
+        lines = prefix_lines(app.view)
+    except LmtoolError as error:
+        app.say_error(error)
+        return
+
+    def go(target: int) -> None:
+        app.view.choose_stream(target)
+        app.main.tie()
+
+    app.read("Prompts", ListDocument(lines, cursor=app.glyphs.cursor), go)
 
 
 def tree(app: ActionContext) -> None:

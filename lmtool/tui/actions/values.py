@@ -176,6 +176,11 @@ def raw_command(app: ActionContext) -> str:
     return _line("lmtool", "trace", "show", str(app.lines.path)) if isinstance(app.lines, TraceFile) else ""
 
 
+def cache_command(app: ActionContext) -> str:
+    """Of a file."""
+    return _line("lmtool", "cache", "why", str(app.lines.path)) if isinstance(app.lines, TraceFile) else ""
+
+
 def compare_command(app: ActionContext) -> str:
     """Of two traces."""
     if not isinstance(app.other, TraceFile) or not isinstance(app.lines, TraceFile):

@@ -125,6 +125,8 @@ class StreamsDocument(ViewDocument):
                 return f"{glyphs.waiting} {visible(held)}"
         sign = {"running": glyphs.running, "waiting": glyphs.waiting, "error": glyphs.error, "unfinished": glyphs.cut}
         word = visible(stream.failure) if phase == "error" and stream.failure else {"running": "run"}.get(phase, phase)
+        if phase == "stop" and stream.finish_reason == "tool_calls":
+            word = "tool calls"
         return f"{sign.get(phase, glyphs.stop)} {word}"
 
 
