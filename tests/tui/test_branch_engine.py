@@ -238,15 +238,15 @@ class TestHttp:
     @pytest.mark.parametrize("told", [RETURN_IDS, {}], ids=["ids-told", "pieces"])
     async def test_tokens_that_no_text_would_give(self, told: dict[str, Any], embedded: str) -> None:
         """Where the server would cut the text otherwise, it is sent the ids: those of the answer, or of each piece."""
-        (letter,) = TOKENIZER.encode_continuation("a")
-        assert TOKENIZER.encode_continuation("aaaa") != [letter] * 4
+        (letter,) = TOKENIZER.encode_continuation("l")
+        assert TOKENIZER.encode_continuation("llll") != [letter] * 4
         biased = {"logit_bias": {str(letter): 100}, "temperature": 0, "max_tokens": 8}
         async with inspecting(embedded) as seen:
             go_on = seen.watch.source.continue_http
             assert go_on is not None
             body = {"messages": CHAT, "logprobs": True, "top_logprobs": 5, **biased, **told}
             parent = await seen.over_http("/v1/chat/completions", **body)
-            assert seen.view.state.text(parent) == "a" * 8
+            assert seen.view.state.text(parent) == "l" * 8
             answer = continue_answer(seen.view, parent.rows[4], seen.other(parent, 4))
             asked = {**answer.body, **RETURN_IDS}
             child = await seen.ended(await go_on(type(answer)(**{**_fields(answer), "body": asked})))
