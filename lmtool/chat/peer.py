@@ -152,10 +152,7 @@ async def _connect(client: LmtpClient, waiting: Waiting) -> None:
         await client.open()
     except ConnectError as error:
         if not error.hints:
-            error.hints = (
-                "start one:      lmtool serve",
-                "or point here:  lmtool chat --endpoint ws://HOST:PORT ...",
-            )
+            error.hints = ("start one:    lmtool serve", "or name one:  -e ws://HOST:PORT")
         raise
     finally:
         waiting.answered()

@@ -192,8 +192,9 @@ def _placeholder(param: Any) -> str:
 
 
 def _bare(param: Any) -> str:
-    """An argument's name without what says how often it may stand."""
-    return str(param.metavar or param.name.upper()).strip("[]").replace("]...", "").removesuffix("...").strip("[]")
+    """An argument's name without what says how often it may stand, unless that has several."""
+    name = str(param.metavar or param.name.upper())
+    return name if " " in name else name.strip("[]").replace("]...", "").removesuffix("...").strip("[]")
 
 
 def _in_usage(param: Any) -> str:

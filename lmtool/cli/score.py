@@ -69,6 +69,8 @@ def score(
 
 def _read(out: Output, word: str, *, alone: bool) -> str:
     """The text that a word stands for. alone: it is all there is, so that it may be the name of a file."""
+    import shlex
+
     from lmtool.score_input import read_text
 
     if word == "-":
@@ -76,7 +78,8 @@ def _read(out: Output, word: str, *, alone: bool) -> str:
     if word.startswith("@") and len(word) > 1:
         return read_text(word[1:])
     if alone and _is_file(word):
-        out.note(f"the text of the file {word}; the word itself as a text:  printf %s {word} | lmtool score")
+        name = shlex.quote(word)
+        out.note(f"{word} is a file: its text is scored; the name itself would be:  printf %s {name} | lmtool score")
         return read_text(word)
     return word
 

@@ -16,11 +16,14 @@ _BARE = frozenset(b' \t\n\r-+.0123456789aeflnrstuE"{[')
 _SHORT = frozenset(b'"\\bfnrt')
 _CONTROLS = frozenset(
     f"u{number:04x}"[:end].encode()
-    for number in range(32)
+    for number in range(1, 32)
     if chr(number) not in "\b\f\n\r\t"
     for end in range(1, 6)
 )  # fmt: skip
-"""Escapes of characters that have no other spelling, and the beginnings of these escapes."""
+"""Escapes of characters that have no other spelling, and the beginnings of these escapes.
+
+U+0000 is no part of a name: a pattern may be written without it, see `exact_pattern`.
+"""
 
 
 class Frame(NamedTuple):

@@ -1,4 +1,4 @@
-"""Patterns of property names: what they match, and whether that may be only a few names."""
+"""Patterns, above all of property names: what they match, and whether that may be only a few names."""
 
 from __future__ import annotations
 
@@ -47,6 +47,18 @@ def _searcher(pattern: str) -> LLMatcher:
     if matcher.is_error():
         raise PatternError(f"the pattern {pattern!r} is not supported")
     return matcher
+
+
+@lru_cache(maxsize=1024)
+def exclude_each_other(one: str, other: str) -> bool:
+    """Whether it is certain that no text matches both patterns."""
+    if one == other:
+        return False
+    # The library wants this of the patterns of one object.
+    schema = json.dumps({"type": "object", "patternProperties": {one: True, other: True}})
+    grammar = LLMatcher.grammar_from_json_schema(schema)
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    return not matcher.is_error()
 
 
 def has_too_few_names(node: Mapping[str, object]) -> bool:

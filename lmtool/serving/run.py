@@ -260,9 +260,10 @@ def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
     if models.main is None:
         return None
     from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.trace.recorder import TokenSpelling
 
     try:
-        return load_tokenizer(served(models.model).source).piece
+        return TokenSpelling(load_tokenizer(served(models.model).source))
     except LmtoolError:
         return None  # a server of ids: its trace has ids
 

@@ -50,6 +50,8 @@ class Answers(Generic[S]):
         self._streams = 0
         self.vocabulary: dict[int, str | bytes] = {}
         """What token ids mean, as far as the trace has explained them by now."""
+        self.names: dict[int, str] = {}
+        """What special tokens are called, which add no text."""
         self.lmtp: defaultdict[int, RequestTable[S]] = defaultdict(RequestTable)
         """By connection."""
         self._http: defaultdict[int, deque[HttpRequest[S]]] = defaultdict(deque)
@@ -82,6 +84,7 @@ class Answers(Generic[S]):
             self._response(event)
         elif isinstance(event, Vocab):
             self.vocabulary.update(event.tokens)
+            self.names.update(event.names)
 
     def _frame(self, event: Frame) -> Sequence[StreamEvent]:
         if message := message_of(event):
@@ -174,6 +177,7 @@ class Answers(Generic[S]):
         """What a server says beside tokens: the answers to questions, and requests that failed."""
         table = self.lmtp[event.connection]
         for entry in entries:
+            self._learn_names(entry.get("model_info"))
             stream = None if entry.get("stream_id") is None else table.owner("MSG", entry)
             if stream is None or not frames.ends("MSG", entry):
                 continue
@@ -184,6 +188,13 @@ class Answers(Generic[S]):
                 table.end(key)
             if error is not None:
                 yield OutputEvent(event.time, stream, error=error)
+
+    def _learn_names(self, info: object) -> None:
+        """Names of the ids that begin and end texts, where a vocabulary does not name them."""
+        members = info if isinstance(info, dict) else {}
+        ends, bos = members.get("eos_token_ids"), members.get("bos_token_id")
+        named = {bos: "<|bos|>", **dict.fromkeys(ends if isinstance(ends, list) else (), "<|eos|>")}
+        self.names = {token: name for token, name in named.items() if type(token) is int} | self.names
 
     # HTTP.
 

@@ -101,7 +101,10 @@ def _tail(event: Event, style: Style) -> str:
             return f", {_json(facts_of(event))}{_content(event.body, style)}"
         case Other():
             return "".join(f", {_json(one)}" for one in event.rest)
-        case Stat() | Turn() | Vocab():
+        case Vocab():
+            names = f", {_json({str(i): name for i, name in event.names.items()})}" if event.names else ""
+            return f", {_json(facts_of(event))}{names}"
+        case Stat() | Turn():
             return f", {_json(facts_of(event))}"
         case Message():
             return f", {_json(event.direction)}, {_json(event.value)}"
@@ -236,7 +239,10 @@ def _vocab(line: _Line) -> Event:
         if not (name.isascii() and name.isdigit() and len(name) < 20):
             raise LineError(f"vocab has {_shown(name)} where a token id is expected")
         tokens[int(name)] = _exact("vocab", text)
-    return Vocab(line.time, line.connection, tokens)
+    given = line.rest[1] if len(line.rest) > 1 else None
+    names = given.items() if isinstance(given, dict) else ()
+    found = {int(i): name for i, name in names if i.isascii() and i.isdigit() and len(i) < 20 and type(name) is str}
+    return Vocab(line.time, line.connection, tokens, found)
 
 
 def _blob(line: _Line) -> Event:

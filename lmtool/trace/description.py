@@ -121,7 +121,8 @@ def _ids_or_text(entries: object, answers: Answers[Stream]) -> str:
         if not is_ids:
             groups += [_buffer(entry) if isinstance(entry, dict) else _short(entry) for entry in ids[:_MOST_ENTRIES]]
             continue
-        known = "".join(text for token in ids[:40] if (text := answers.text_of_id(token)) is not None)
+        texts = (answers.text_of_id(token) or answers.names.get(token, "") for token in ids[:40])
+        known = "".join(texts)
         groups.append(f"{len(ids)} ids" + (f" {_short(known)}" if known else ""))
     return " + ".join(groups[:_MOST_ENTRIES]) or "0 ids"
 
@@ -138,7 +139,10 @@ def _output(output: OutputEvent, answers: Answers[Stream]) -> str:
         return f"{how} · {_short(output.stream.failure or output.error)}"
     parts = []
     text = answers.text_of(output)
-    if output.token is not None:
+    name = "" if text or output.token is None else answers.names.get(output.token, "")
+    if name:
+        parts.append(f"{output.token:>6} {name}")
+    elif output.token is not None:
         parts.append(f"{output.token:>6}" + ("" if text is None else f" {_short(text)}"))
     elif output.counts:
         what = "tool " if output.is_tool_name else "arguments " if output.call is not None else "piece "

@@ -184,7 +184,7 @@ def compare_outputs(
         ours, theirs = ([one for one in side if "token" in one] for side in (ours, theirs))
     for i, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one.get("error") is not None or other.get("error") is not None:
-            yield from _compare_errors(one, other, name, i)
+            yield from _compare_errors(one, other, name, i, tolerance.words)
             return
         if one.get("token") != other.get("token"):
             yield _other_token(one, other, name, i, tolerance)
@@ -203,9 +203,11 @@ def _compare_cancelled(actual: Sequence[Entry], name: str) -> Iterator[Finding]:
         yield Finding("info", "ids", name, len(actual) - 1, f"expected finish_reason 'cancelled', got {_shown(reason)}")
 
 
-def _compare_errors(expected: Entry, actual: Entry, name: str, position: int) -> Iterator[Finding]:
+def _compare_errors(
+    expected: Entry, actual: Entry, name: str, position: int, words: Mapping[int, str | bytes]
+) -> Iterator[Finding]:
     if (expected.get("error") is None) != (actual.get("error") is None):
-        yield Finding("fail", "ids", name, position, f"expected {_shown(expected)}, got {_shown(actual)}")
+        yield Finding("fail", "ids", name, position, f"expected {_told(expected, words)}, got {_told(actual, words)}")
         return
     for member in ("error_code", "retryable"):
         if member in expected:
@@ -244,6 +246,19 @@ def _named(token: object, words: Mapping[int, str | bytes]) -> str:
     return f"{token} {json.dumps(word, ensure_ascii=False) if isinstance(word, str) else f'⟨{word.hex()}⟩'}"
 
 
+def _told(entry: Entry, words: Mapping[int, str | bytes]) -> str:
+    """What an entry brings, in words: a failure, a token, an ending."""
+    if entry.get("error") is not None:
+        return f"the error {_shown(entry['error'])}"
+    if entry.get("token") is None:
+        return f"an ending ({entry.get('finish_reason')})"
+    logprob = entry.get("logprob")
+    figure = f", logprob {logprob:.4f}" if _is_number(logprob) else ""
+    token, text = entry["token"], entry.get("text")
+    known = {token: text, **words} if isinstance(token, int) and isinstance(text, str) else words
+    return f"token {_named(token, known)}{figure}"
+
+
 def _logprobs(expected: Entry, actual: Entry) -> str:
     pair = [entry.get("logprob") for entry in (expected, actual)]
     return f"; logprob {pair[0]:.4f} and {pair[1]:.4f}" if all(map(_is_number, pair)) else ""
@@ -278,7 +293,10 @@ def _compare_numbers(
             message = f"expected {ours} for token {shown} in top_logprobs, got {theirs}"
             yield Finding("fail", "numbers", name, position, message)
     if len(shared) < min(len(top), len(other)) - 1:
-        message = f"expected top_logprobs of {', '.join(top)}, got those of {', '.join(other)}"
+        ours, theirs = (
+            ", ".join(_named(int(i) if i.isdigit() else i, tolerance.words) for i in one) for one in (top, other)
+        )
+        message = f"expected top_logprobs of {ours}, got those of {theirs}"
         yield Finding("fail", "numbers", name, position, message)
 
 

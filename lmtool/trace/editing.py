@@ -33,6 +33,7 @@ class Cut:
     """Finds the blob event of a hash."""
     _open: dict[int, Open] = field(default_factory=dict)
     _vocab: dict[int, str | bytes] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
     _written: set[str] = field(default_factory=set)
     _started: bool = False
 
@@ -57,6 +58,7 @@ class Cut:
             self._open.pop(event.connection, None)
         elif isinstance(event, Vocab):
             self._vocab.update(event.tokens)
+            self._names.update(event.names)
 
     def _beginning(self) -> Iterator[Event]:
         if self._started:
@@ -65,7 +67,7 @@ class Cut:
         for event in self._open.values():
             yield replace(event, time=0.0)
         if self._vocab:
-            yield Vocab(0.0, 0, self._vocab)
+            yield Vocab(0.0, 0, self._vocab, self._names)
 
     def _missing_blobs(self, event: Event) -> Iterator[Event]:
         for sha256 in references(event):

@@ -163,6 +163,8 @@ class Vocab:
     time: float
     connection: int
     tokens: Mapping[int, str | bytes]
+    names: Mapping[int, str] = field(default_factory=dict)
+    """What tokens are called that add no text, such as `<|im_end|>`; of some of `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)

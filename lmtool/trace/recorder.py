@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Frame, Message, Request, Vocab, token_entries
@@ -19,16 +19,44 @@ if TYPE_CHECKING:
 
 MAX_WAITING = 2**28
 """Characters that may wait for the disk."""
+LONGEST_NAME = 64
+"""Characters of a special token's name."""
 _ID_FIELDS = ("prompt", "scored", "append")
 
 TokenBytes: TypeAlias = "Callable[[int], bytes]"
 """The bytes that a token id adds to a text."""
 
 
+class NamesTokens(Protocol):
+    """A tokenizer, as far as traces need one."""
+
+    def piece(self, token: int, /) -> bytes:
+        """The bytes that an id adds to a text; none for a special one."""
+
+    def token(self, token: int, /) -> str | None:
+        """An id's spelling in the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpelling:
+    """`TokenBytes` of a tokenizer, which knows the names of special tokens as well."""
+
+    tokenizer: NamesTokens
+
+    def __call__(self, token: int) -> bytes:
+        """The bytes that an id adds to a text."""
+        return self.tokenizer.piece(token)
+
+    def name(self, token: int) -> str:
+        """What a token is called that adds no text; empty for any other."""
+        return "" if self.tokenizer.piece(token) else (self.tokenizer.token(token) or "")[:LONGEST_NAME]
+
+
 class VocabularyEvents:
     """Explains each token id once, before the event that first names it."""
 
     def __init__(self, token_bytes: TokenBytes) -> None:
+        """token_bytes: spells ids; a `TokenSpelling` names special ones, too."""
         self._token_bytes = token_bytes
         self._explained: set[int] = set()
 
@@ -47,7 +75,9 @@ class VocabularyEvents:
         """The event that explains these ids, which count as explained from now on; None for no ids."""
         tokens = {i: _text(self._token_bytes(i)) for i in ids}
         self._explained.update(tokens)
-        return Vocab(time, 0, tokens) if tokens else None
+        spelling = self._token_bytes
+        names = {i: name for i in tokens if (name := spelling.name(i))} if isinstance(spelling, TokenSpelling) else {}
+        return Vocab(time, 0, tokens, names) if tokens else None
 
 
 def _request_ids(frame: Frame) -> list[int]:

@@ -146,7 +146,8 @@ class Redaction:
 
     def _vocab(self, event: Vocab) -> Vocab | None:
         tokens = {token: text for token, text in event.tokens.items() if self.keeps(token)}
-        return Vocab(event.time, event.connection, tokens) if tokens or not event.tokens else None
+        names = {token: name for token, name in event.names.items() if token in tokens}
+        return Vocab(event.time, event.connection, tokens, names) if tokens or not event.tokens else None
 
 
 def _is_prompt(name: str, value: object) -> bool:

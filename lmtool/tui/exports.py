@@ -116,7 +116,8 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
     request = view.lines.event(stream.frame)
     yield Open(request.time, stream.connection, {"peer": "client"})
     if vocabulary := _vocabulary(view, stream):
-        yield Vocab(request.time, 0, vocabulary)
+        special = view.state.texts.special_names
+        yield Vocab(request.time, 0, vocabulary, {i: special[i] for i in vocabulary if i in special})
     yield request
     for frame in _frames(view, stream):
         event = view.lines.event(frame)

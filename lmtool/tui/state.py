@@ -207,6 +207,7 @@ class State:
         """Add an event that brings no LMTP tokens."""
         if isinstance(event, Vocab):
             self.texts.learn(event.tokens)
+            self.texts.special_names = {**event.names, **self.texts.special_names}
             return
         if isinstance(event, Blob):
             self._blobs[event.sha256] = digest(event.value)

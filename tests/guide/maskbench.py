@@ -90,10 +90,9 @@ def _judge(
         accepted, valid = accepts(backend, compiled, text), bool(test["valid"])
         if not accepted and accepts_reordered(backend, compiled, test["data"], _TRIES[valid], listed):
             accepted, to.reordered = True, to.reordered + valid
-        elif not accepted and "." in text:
-            whole = whole_numbers(test["data"])
-            accepted = accepts_reordered(backend, compiled, whole, _TRIES[valid], listed)
-            to.respelled += accepted and valid
+        elif valid and not accepted and "." in text:
+            accepted = accepts_reordered(backend, compiled, whole_numbers(test["data"]), _TRIES[valid], listed)
+            to.respelled += accepted
         (to.accepted if accepted else to.refused)[valid] += 1
         if accepted != valid:
             right = False

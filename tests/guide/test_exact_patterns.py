@@ -37,6 +37,15 @@ def test_quotes_and_backslashes(backend: ConstraintBackend, pattern: str) -> Non
     assert [text for text in TEXTS if not examine(json.dumps(texts), json.dumps(text), 100)] == found
 
 
+def test_names_that_patterns_are_written_without(backend: ConstraintBackend) -> None:
+    """No name has the character that a pattern is written without, so none gets by the pattern."""
+    schema = {"type": "object", "patternProperties": {r"^[^\\]+$": {"type": "string"}}}
+    ready = compiled_schema(backend, schema)
+    assert accepts(backend, ready, r'{"a\\b":1,"\u0001":"x"}')
+    for text in (r'{"\u0000":1}', r'{"\u0000":"x"}', r'{"\u0001":1}', r'{"a":1}'):
+        assert not accepts(backend, ready, text)
+
+
 def test_structural_tags(backend: ConstraintBackend) -> None:
     """The same in the schema of a tag."""
     form = {"type": "json_schema", "json_schema": {"type": "string", "pattern": r"^[^\\]+$"}}

@@ -63,6 +63,7 @@ EXAMPLES = [
     (Frame(1, "<", 1, "TOKEN [-Infinity]"), '[1.000000, "<", 1, null, "TOKEN [-Infinity]"]'),
     (Frame(1, "<", 1, b"\x00\xff"), '[1.000000, "<", 1, null, {"hex":"00ff"}]'),
     (Vocab(1, 0, {220: " ", 47249: b"\xf0\x9f"}), '[1.000000, "vocab", 0, {"220":" ","47249":{"hex":"f09f"}}]'),
+    (Vocab(1, 0, {2: "", 5: "a"}, {2: "<|im_end|>"}), '[1.000000, "vocab", 0, {"2":"","5":"a"}, {"2":"<|im_end|>"}]'),
     (Close(2, 1, "client", 1000, ""), '[2.000000, "close", 1, {"by":"client","code":1000,"reason":""}]'),
     (Drop(2, 1), '[2.000000, "drop", 1]'),
     (Piece(2, "sse", 2, JsonText("data: ", {"a": 1}, "py")), '[2.000000, "sse", 2, "data: ", {"a": 1}]'),

@@ -164,3 +164,16 @@ def test_messages_of_sessions():
     assert empty.endswith("< empty message")
     [one] = objects(event)
     assert (one["event"], one["direction"], one["message"]) == ("message", ">", event.value)
+
+
+def test_special_tokens_by_name() -> None:
+    """A token that adds no text is shown by the name that the vocabulary gives, or by what the server says it is."""
+    answers = Answers(stream_of)
+    told: list[Event] = [
+        Vocab(0.0, 0, {11: "a", 12: "", 13: ""}, {12: "<|im_end|>"}),
+        Frame(0.0, "<", 1, JsonText("MSG", [{"model_info": {"eos_token_ids": [12, 13], "bos_token_id": None}}], "py")),
+        tokens(0.1, token(11), token(12), token(13)),
+    ]
+    shown = [line for event in told for line in describe(event, answers)]
+    assert "12 <|im_end|>" in shown[-2]
+    assert "13 <|eos|>" in shown[-1]

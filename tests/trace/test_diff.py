@@ -94,7 +94,7 @@ MUTATIONS: list[tuple[str, Callable[[Entries], object], Level, str]] = [
         "error instead",
         lambda e: e.__setitem__(slice(1, None), [{"stream_id": 1, "error": "no"}]),
         "ids",
-        "fail (ids) stream 1/1 token 1: expected {'token': 11,",
+        "fail (ids) stream 1/1 token 1: expected token 11, logprob -0.6000, got the error 'no'",
     ),
     (
         "token as text",

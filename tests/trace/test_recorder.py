@@ -14,7 +14,7 @@ from lmtool.trace.events import Blob, Close, Event, Frame, Open, Remark, Request
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.record_session import Recording
-from lmtool.trace.recorder import Recorder, TokenBytes
+from lmtool.trace.recorder import Recorder, TokenBytes, TokenSpelling
 from lmtool.trace.redaction import RedactedPart, Redaction
 from lmtool.trace.writer import TraceWriter
 from tests.trace.conftest import generate, token, tokens
@@ -44,6 +44,24 @@ def test_ids_are_explained_on_first_sight(tmp_path: Path) -> None:
     assert [type(event) for event in found] == [Vocab, Frame, Vocab, Frame, Frame]
     assert found[0] == Vocab(1, 0, {5: "Hel", 6: "lo", 7: "!"})
     assert found[2] == Vocab(2, 0, {11: " there", 12: b"\xf0\x9f"})
+
+
+class Named:
+    """A tokenizer with a special token."""
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == 12 else b"x"
+
+    def token(self, token: int) -> str:
+        return "<|im_end|>" if token == 12 else "Gx"
+
+
+def test_special_tokens_have_names(tmp_path: Path) -> None:
+    """What adds no text is explained by its name; a part of a trace keeps it, and prompts that are redacted do not."""
+    found = record(tmp_path, generate(1), tokens(2, token(11, top_logprobs={"12": -2})), spell=TokenSpelling(Named()))
+    assert found[2] == Vocab(2, 0, {11: "x", 12: ""}, {12: "<|im_end|>"})
+    hidden = record(tmp_path, generate(1, prompt=[12]), what=("prompt",), spell=TokenSpelling(Named()))
+    assert not any(isinstance(event, Vocab) for event in hidden)
 
 
 def test_without_a_tokenizer_nothing_is_explained(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from lmtool.trace.proxy import parse_target
 from lmtool.tui.alignment import Side, compare
 from lmtool.tui.branches import Branches
 from lmtool.tui.documents.comparison import ComparisonDocument
+from lmtool.tui.documents.what_if import WhatIfDocument
 from lmtool.tui.event_store import EventStore
 from lmtool.tui.http_continuation import _ids_in, continue_answer
-from lmtool.tui.request_builder import branch, common_length, request_of
+from lmtool.tui.request_builder import branch, common_length, editable_text, request_of
 from lmtool.tui.sources.connect import ConnectSource
 from lmtool.tui.sources.http_requests import HttpRequestSource
 from lmtool.tui.sources.requests import TextToScore
@@ -139,6 +140,28 @@ class TestLmtp:
                 ids = TOKENIZER.encode_prompt(prompt)
                 plain = {**SAMPLED, "max_tokens": SAMPLED["max_tokens"] - 4}
                 assert seen.ids(child) == await seen.of_engine((*ids, *own[:3], instead), **plain)
+                for one in (parent, child):
+                    foretold = WhatIfDocument(seen.view, one, UNICODE)
+                    while foretold.advance(1.0):
+                        pass
+                    assert (foretold.no_draws, foretold._agrees) == ("", len(one.rows))
+
+    @pytest.mark.parametrize("prompt", [MESSAGES, "Once upon a time"], ids=["messages", "text"])
+    async def test_a_score(self, prompt: Any, embedded: str) -> None:
+        """Tokens behind a text or messages are scored there, edited or with more typed behind them."""
+        request = GenerateRequest(1, prompt, SamplingParams(**SAMPLED, top_logprobs=3), text=True)
+        async with inspecting(embedded) as seen:
+            requests, score = seen.watch.source._requests, seen.watch.source.score
+            assert requests is not None
+            assert score is not None
+            parent = await seen.ended(await requests._submit(request))
+            own = editable_text(seen.view, parent)
+            scored = await seen.ended(await score(own.after_edit(own.line)))
+            assert seen.ids(scored) == seen.ids(parent)
+            found = compare(Side(seen.view, parent), Side(seen.view, scored))
+            assert (found.worst, found.alignment.same) == (0, len(parent.rows))
+            longer = await seen.ended(await score(own.after_edit(own.line + " and so on")))
+            assert seen.view.state.text(longer) == seen.view.state.text(parent) + " and so on"
 
     async def test_a_typed_text(self, embedded: str) -> None:
         """It stands behind the kept ids, as the server's tokenizer cuts a text that follows another."""
@@ -211,6 +234,28 @@ class TestHttp:
             ours, theirs = seen.view.state.text(parent), answer.text + seen.view.state.text(child)
             assert found.alignment.characters == common_length(ours, theirs)
             assert found.notes == ("tokens without ids: aligned by text",)
+
+    @pytest.mark.parametrize("told", [RETURN_IDS, {}], ids=["ids-told", "pieces"])
+    async def test_tokens_that_no_text_would_give(self, told: dict[str, Any], embedded: str) -> None:
+        """Where the server would cut the text otherwise, it is sent the ids: those of the answer, or of each piece."""
+        (letter,) = TOKENIZER.encode_continuation("l")
+        assert TOKENIZER.encode_continuation("llll") != [letter] * 4
+        biased = {"logit_bias": {str(letter): 100}, "temperature": 0, "max_tokens": 8}
+        async with inspecting(embedded) as seen:
+            go_on = seen.watch.source.continue_http
+            assert go_on is not None
+            body = {"messages": CHAT, "logprobs": True, "top_logprobs": 5, **biased, **told}
+            parent = await seen.over_http("/v1/chat/completions", **body)
+            assert seen.view.state.text(parent) == "l" * 8
+            answer = continue_answer(seen.view, parent.rows[4], seen.other(parent, 4))
+            asked = {**answer.body, **RETURN_IDS}
+            child = await seen.ended(await go_on(type(answer)(**{**_fields(answer), "body": asked})))
+            begun, ids = _ids_in(seen.view, child)
+            assert begun is not None
+            assert begun[:-5] == _prompt_ids(body)
+            assert begun[-5:-1] == (letter,) * 4
+            assert TOKENIZER.piece(begun[-1]) == answer.text[4:].encode()
+            assert ids == (letter,) * 8
 
     async def test_messages(self, embedded: str) -> None:
         """Without alternatives a text is typed; the answer goes on behind it."""

@@ -132,9 +132,10 @@ def load_token_bytes(name: str | None) -> tuple[TokenBytes | None, TokenizerInfo
     if name is None:
         return None, None
     from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.trace.recorder import TokenSpelling
 
     tokenizer = load_tokenizer(name)
-    return tokenizer.piece, tokenizer.info
+    return TokenSpelling(tokenizer), tokenizer.info
 
 
 def _header(target: Target, title: str | None, info: TokenizerInfo | None, *, no_time: bool) -> Header:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.guide.schema.disjointness import are_disjoint
 from lmtool.guide.schema.document import (
+    ALL_TYPES,
     Document,
     Schema,
     UnsupportedError,
@@ -16,6 +17,9 @@ from lmtool.guide.schema.document import (
     schemas,
 )
 from lmtool.guide.schema.negation import negation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Node: TypeAlias = dict[str, object]
 
@@ -37,11 +41,24 @@ def write_one_of(node: Node, document: Document) -> list[Schema]:
             if not are_disjoint(branch, branches[other], document, beside):
                 meeting[at].append(other)
                 meeting[other].append(at)
+    if any(meeting.values()) and "type" not in node and _objects_differ(branches, meeting, beside, document):
+        needed = {"required": node["required"]} if "required" in node else {}
+        no_object: Schema = {"type": sorted(ALL_TYPES - {"object"}), "oneOf": branches}
+        return [any_of([{"type": "object", **needed, "oneOf": branches}, no_object])]
     branches_alone: list[Schema] = []
     for at, branch in enumerate(branches):
         others = [any_of(negation(branches[other], contexts[at], document)) for other in meeting[at]]
         branches_alone.append(all_of([branch, *others]))
     return [any_of(branches_alone)]
+
+
+def _objects_differ(
+    branches: Sequence[Schema], meeting: Mapping[int, Sequence[int]], beside: Schema, document: Document
+) -> bool:
+    """Whether branches that may meet exclude each other as far as objects are concerned."""
+    objects: Schema = {**(beside if isinstance(beside, dict) else {}), "type": "object"}
+    pairs = ((at, other) for at, others in meeting.items() for other in others if other > at)
+    return any(are_disjoint(branches[at], branches[other], document, objects) for at, other in pairs)
 
 
 def _context(node: Node, branch: Schema) -> Schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.guide.name_patterns import PatternError, matches
+from lmtool.guide.name_patterns import PatternError, exclude_each_other, matches
 from lmtool.guide.schema.document import (
     Document,
     Schema,
@@ -27,6 +27,8 @@ _MAX_CHOICES = 2
 """Levels at which the branches of `anyOf` and `oneOf` are tried."""
 _MOST_NODES = 64
 _MOST_VALUES = 64
+_WORK = 10
+"""Subschemas that asking another implementation counts for: some milliseconds."""
 
 Nodes: TypeAlias = list[dict[str, object]]
 """Schemas that all must hold of one instance, without `allOf` and `$ref`."""
@@ -51,6 +53,8 @@ def _exclude(
         if mine is None or its is None:
             return True
         if _different_types(mine, its) or _different_values(mine, its, document) or _different_bounds(mine, its):
+            return True
+        if _only({"string"}, [*mine, *its]) and _different_patterns(mine, its, document):
             return True
         if _only({"object"}, [*mine, *its]) and _different_properties(mine, its, document, depth, choices):
             return True
@@ -90,7 +94,7 @@ def _different_types(mine: Nodes, its: Nodes) -> bool:
 
 
 def _different_values(mine: Nodes, its: Nodes, document: Document) -> bool:
-    """Whether no value that one side lists is a value of the other."""
+    """Whether no value that one side lists is a value of both."""
     for nodes, opposite in ((mine, its), (its, mine)):
         for node in nodes:
             values = listed_values(node)
@@ -99,7 +103,8 @@ def _different_values(mine: Nodes, its: Nodes, document: Document) -> bool:
             listed = [own for other in opposite if (own := listed_values(other)) is not None]
             if any(not any(_same(a, b) for a, b in product(values, own)) for own in listed):
                 return True
-            if not listed and opposite and allowed_values({"enum": values, "allOf": opposite}, document) == []:
+            document.count(_WORK)
+            if allowed_values({"enum": values, "allOf": [*nodes, *opposite]}, document) == []:
                 return True
     return False
 
@@ -138,6 +143,15 @@ def _different_bounds(mine: Nodes, its: Nodes) -> bool:
 def _only(kinds: set[str], nodes: Nodes) -> bool:
     """Whether what matches all nodes has one of these types, as one of the nodes says."""
     return any(types <= kinds for node in nodes if (types := types_of(node)) is not None)
+
+
+def _different_patterns(mine: Nodes, its: Nodes, document: Document) -> bool:
+    """Whether no text matches a pattern of each side."""
+    first, second = (
+        [pattern for node in nodes if isinstance(pattern := node.get("pattern"), str)] for nodes in (mine, its)
+    )
+    document.count(_WORK * len(first) * len(second))
+    return any(exclude_each_other(one, other) for one, other in product(first, second))
 
 
 def _different_properties(mine: Nodes, its: Nodes, document: Document, depth: int, choices: int) -> bool:

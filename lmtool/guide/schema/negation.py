@@ -44,6 +44,15 @@ _FRACTIONS: Schema = {
 }
 """Numbers that are no integers: each lies between two of these."""
 
+_ABOUT: Mapping[str, str] = {
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
+    **dict.fromkeys(("minLength", "maxLength", "pattern"), "string"),
+    **dict.fromkeys(("items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems"), "array"),
+    **dict.fromkeys(("properties", "patternProperties", "additionalProperties", "propertyNames"), "object"),
+    **dict.fromkeys(("required", "minProperties", "maxProperties", "dependentRequired", "dependencies"), "object"),
+}
+"""Keywords that say something of instances of one type only, and that type."""
+
 Ways: TypeAlias = list[Schema]
 
 
@@ -62,6 +71,8 @@ def negation(schema: Schema, context: Schema, document: Document, depth: int = 0
     ways: Ways = []
     problems: list[UnsupportedError] = []
     for keyword in sorted(significant(schema)):
+        if keyword in _ABOUT and not may_be(context, _ABOUT[keyword]):
+            continue  # it says nothing of such instances
         try:
             ways += _negated(keyword, schema, context, document, depth)
         except UnsupportedError as problem:

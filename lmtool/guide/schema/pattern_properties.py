@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from lmtool.guide.schema.document import Document, Schema, all_of, named_schemas
+from lmtool.guide.schema.document import ASSERTIONS, Document, Schema, all_of, named_schemas, significant
 from lmtool.guide.schema.strings import literals
+from lmtool.guide.schema_walk import changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -72,11 +74,33 @@ def _only_names(pattern: str) -> list[str] | None:
 
 
 def _all(parts: Iterable[Schema]) -> Schema:
-    different: list[Schema] = []
+    """What all parts allow; each part once, and arrays as one, so that few schemas must be joined."""
+    different: dict[str, Schema] = {}
     for part in parts:
-        if part not in different:
-            different.append(part)
-    return all_of(different)
+        different.setdefault(json.dumps(changed(part, _assertions), sort_keys=True), part)
+    arrays = [part for part in different.values() if isinstance(part, dict) and _only_items(part)]
+    if len(arrays) < 2 or len(arrays) < len(different):
+        return all_of(different.values())
+    return {
+        "type": "array",
+        "items": _all(cast("Schema", array["items"]) for array in arrays),
+        **{name: max(bounds) for name in ("minItems",) if (bounds := _bounds(name, arrays))},
+        **{name: min(bounds) for name in ("maxItems",) if (bounds := _bounds(name, arrays))},
+    }
+
+
+def _assertions(node: dict[str, object]) -> dict[str, object]:
+    return {keyword: value for keyword, value in node.items() if keyword in ASSERTIONS}
+
+
+def _only_items(node: dict[str, object]) -> bool:
+    """Whether a node says nothing but what an array's items are, and how many."""
+    plain = node.get("type") == "array" and isinstance(node.get("items"), dict)
+    return plain and significant(node) <= {"type", "items", "minItems", "maxItems"}
+
+
+def _bounds(keyword: str, nodes: Iterable[dict[str, object]]) -> list[float]:
+    return [bound for node in nodes if isinstance(bound := node.get(keyword), int | float)]
 
 
 def _merged(patterns: Mapping[str, Schema]) -> dict[str, Schema]:

@@ -98,6 +98,7 @@ class SourceFactory:
     def _proxy(self, listen: str, to: str) -> Source:
         from lmtool.serving.listening import bind_proxy, parse_listen, proxy_url
         from lmtool.trace.proxy import parse_target
+        from lmtool.trace.recorder import TokenSpelling
         from lmtool.tui.sources.proxy import ProxySource
 
         if self.options.text is not None or len(self.options.connect) > 1:
@@ -118,7 +119,7 @@ class SourceFactory:
             sockets,
             self.warn,
             find_tokenizer=self.find_tokenizer,
-            spell=None if self._tokenizer is None else self._tokenizer.piece,
+            spell=None if self._tokenizer is None else TokenSpelling(self._tokenizer),
             endpoint=self._endpoint(self.options.connect[0]) if self.options.connect else own,
             policy=policy,
         )

@@ -17,6 +17,7 @@ from lmtool.prompt_parameters import apart, split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.score_input import windows, windows_sentence
 from lmtool.trace.connection_tap import FrameTap
+from lmtool.trace.recorder import TokenSpelling
 from lmtool.tui.continuation import Abilities
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 from lmtool.unix_sockets import runtime_folder, unix_path
@@ -181,7 +182,7 @@ class RequestSource:
             tokenizer = await asyncio.to_thread(self._find_tokenizer, info)
             self._check(info, tokenizer)
             self._tokenizer = tokenizer
-            self._pipeline.explain_by(None if tokenizer is None else tokenizer.piece)
+            self._pipeline.explain_by(None if tokenizer is None else TokenSpelling(tokenizer))
         self.info = info
         self._pipeline.model.update(_described(info))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import jsonschema
 import pytest
 
 from lmtool.guide.schema.combinators import write_dependencies, write_if, write_not, write_one_of
 from lmtool.guide.schema.document import Document, UnsupportedError
+from tests.guide.following import accepts, compact, compiled_schema
 
 
 def test_exclusive_branches_stay_as_they_are():
@@ -20,6 +22,20 @@ def test_type_of_the_node_tells_branches_apart():
     node = {"type": "object", "oneOf": [{"required": ["a"], "properties": {"b": False}}, {"required": ["b"]}]}
     [written] = write_one_of(dict(node), Document(node))
     assert written == {"anyOf": node["oneOf"]}
+
+
+def test_branches_without_a_type(backend):
+    """Branches that say something of objects only all match what is no object, so that nothing else is valid."""
+    branches = [{"required": ["kind"], "properties": {"kind": {"const": name}}} for name in "abc"]
+    [written] = write_one_of({"oneOf": branches}, Document({}))
+    objects, others = written["anyOf"]
+    assert objects == {"type": "object", "oneOf": branches}
+    assert "object" not in others["type"]
+    for schema in ({"oneOf": branches}, {"oneOf": [*branches[:2], {"minLength": 2, **branches[2]}]}):
+        made, judge = compiled_schema(backend, schema), jsonschema.Draft202012Validator(schema)
+        values = [{"kind": "a"}, {"kind": "d"}, {"kind": "c", "x": 1}, {}, {"x": 1}, "x", "xy", 1, None, [], True]
+        valid = [value for value in values if judge.is_valid(value)]
+        assert [value for value in values if accepts(backend, made, compact(value))] == valid
 
 
 def test_each_takes_its_keywords():

@@ -75,6 +75,14 @@ def test_exact(schema):
     assert [value for value in VALUES if negated.is_valid(value) == plain.is_valid(value)] == []
 
 
+def test_what_is_said_of_other_types():
+    """Keywords that say nothing of the instances in question are no reason not to match."""
+    schema = {"required": ["a"], "minLength": 1, "items": False, "minimum": 1, "properties": {"a": False}}
+    assert negation(schema, {"type": ["null", "boolean"]}, Document({})) == []
+    assert negation(schema, {"type": "integer"}, Document({})) == [{"type": "number", "exclusiveMaximum": 1}]
+    assert negation(schema, {"type": "string"}, Document({})) == [{"type": "string", "maxLength": 0}]
+
+
 def test_closed_objects():
     """Where all names are known, a closed object is not another one by a property that only the other has."""
     closed = {"type": "object", "properties": {"a": True}, "additionalProperties": False}

@@ -41,6 +41,34 @@ def test_overlapping_patterns(backend: ConstraintBackend, schema: dict[str, Any]
     assert [value for value in VALUES if accepts(backend, made, compact(value))] == valid
 
 
+CIRCLE: dict[str, Any] = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"kin": {"items": {"$ref": "#/$defs/leaf"}, "maxItems": 2, "type": "array", "title": "kin"}},
+            "patternProperties": {
+                ".*": {"type": "array", "maxItems": 3, "items": {"anyOf": [{"$ref": "#/$defs/node"}, {"enum": ["x"]}]}}
+            },
+        },
+        "leaf": {"type": "object", "required": ["a"]},
+    },
+}
+
+
+def test_arrays_in_circles(backend: ConstraintBackend) -> None:
+    """Items that must be of several schemas, which lead back to where they are, are held."""
+    made = compiled_schema(backend, CIRCLE)
+    assert isinstance(made, CompiledConstraint), made
+    judge = jsonschema.Draft202012Validator(CIRCLE)
+    kin: list[Any] = [{"a": []}, {"a": ["x"]}, {"a": [{}]}, {"a": ["y"]}, {}, "x", {"a": [{"kin": [{}]}]}]
+    values = [{"kin": [one]} for one in kin] + [{"b": [one]} for one in kin]
+    values += [{"kin": [{"a": []}] * 2}, {"kin": [{"a": []}] * 3}, {"b": ["x"] * 3}, {"b": ["x"] * 4}]
+    valid = [value for value in values if judge.is_valid(value)]
+    assert 5 < len(valid) < len(values)
+    assert [value for value in values if accepts(backend, made, compact(value))] == valid
+
+
 @pytest.mark.parametrize("pattern", ["", ".*", "^.*", "a*", "^[a-z]*", "^[\\s\\S]{0,}$", "(?:a|b?)", "^.*$"])
 def test_matches_all(pattern: str) -> None:
     """What is found in every name."""
