@@ -23,7 +23,8 @@ RULES: Mapping[str, str] = {**{check.name: check.rule for check in CHECKS}, KIND
 STYLES = {"pass": "32", "breach": "1;31", "not offered": "2"}
 """Of verdicts, as SGR parameters."""
 _VERDICTS: Mapping[str, Verdict] = {"pass": "pass", "breach": "fail", "not offered": "skipped"}
-_INDENT = 29
+_NAME = max(map(len, RULES))
+_INDENT = 2 + 13 + _NAME + 1
 _NARROW = 76
 """Columns below which a finding stands under its check's name."""
 
@@ -106,7 +107,7 @@ def _heading(wire: WireReport) -> str:
 
 
 def _finding(name: str, finding: Finding, columns: int) -> Iterator[tuple[str, str]]:
-    head = f"  {finding.verdict:<12} {name:<14}"
+    head = f"  {finding.verdict:<12} {name:<{_NAME}} "
     style = STYLES[finding.verdict]
     text = finding.sentence if finding.verdict != "breach" else f"{finding.sentence}  [{RULES[name]}]"
     if columns < _NARROW:

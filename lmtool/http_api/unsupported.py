@@ -44,10 +44,13 @@ _MEDIA = "images and sounds cannot be read here"
 _TEXT_ONLY = "only text is made here"
 _FORM = "send it as {} of structured_outputs"
 
-_HINTS: Table = dict.fromkeys(
-    ("prompt_cache_retention", "prompt_cache_options", "verbosity", "moderation", "prediction", "stream_interval"), _ANY
-)
-"""Of OpenAI's API: for caches, for moderation beside the answer, for models that were trained to heed them."""
+_HINTS: Table = {
+    **dict.fromkeys(("prompt_cache_retention", "prompt_cache_options", "cache_control"), _ANY),
+    **dict.fromkeys(("verbosity", "moderation", "prediction", "stream_interval"), _ANY),
+    "truncation": Unsupported(("disabled", "auto"), "expected disabled or auto"),
+}
+"""Of OpenAI's API: for caches (one by Anthropic's name, as routers take it), for moderation beside the answer, for
+models that were trained to heed them. A prompt that does not fit is refused under each `truncation`."""
 _THOUGHTS: Table = {
     "stream_reasoning": _ANY,
     "separate_reasoning": Unsupported(
@@ -121,11 +124,10 @@ RESPONSES: Table = _table(
         "prompt": Unsupported(({},), "prompts are not stored here: send the conversation as input"),
         "context_management": Unsupported(([],), "nothing of a conversation is left out: send what is to be read"),
         "max_tool_calls": _ANY,
-        "truncation": Unsupported(("disabled", "auto"), "expected disabled or auto"),
         "modalities": Unsupported((["text"],), 'expected ["text"]: ' + _TEXT_ONLY),
     },
 )
-"""`max_tool_calls` counts tools that run at OpenAI. A prompt that does not fit is refused under each `truncation`."""
+"""`max_tool_calls` counts tools that run at OpenAI."""
 MESSAGES: Table = _table(
     {
         "cache_control": _ANY,

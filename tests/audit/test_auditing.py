@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -67,6 +68,9 @@ def _check_reports(report: AuditReport, proofs: dict[str, Path] | object) -> Non
         rows = [text for text, _ in card.lines(report, proofs, columns)]
         assert not [row for row in rows if len(row) > columns and "lmtool inspect" not in row]
         assert "breach" in " ".join(rows)
+        named = [found[1] for row in rows if (found := re.match(r"  (?:pass|breach|not offered) +(\S+)", row))]
+        assert len(named) == 8
+        assert set(named) <= set(card.RULES)
         assert rows[-1] == "8 checks · 5 pass · 1 not offered · 2 breach"
 
 

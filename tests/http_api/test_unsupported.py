@@ -48,6 +48,14 @@ def test_each_is_taken_where_it_changes_nothing(read: Callable[..., Any]) -> Non
             assert raised.value.message.startswith(f"{name} is ['odd']")
 
 
+@pytest.mark.parametrize("read", [chat, completion, responses])
+def test_what_routers_send(read: Callable[..., Any]) -> None:
+    """`cache_control` beside the messages, and a `truncation` that leaves nothing out, are harmless on each route."""
+    assert read({**LEAST[read], "cache_control": {"type": "ephemeral"}, "truncation": "disabled"})
+    with pytest.raises(ApiError, match="truncation is 'middle'"):
+        read({**LEAST[read], "truncation": "middle"})
+
+
 @ROUTES
 def test_none_is_read_as_well(read: Callable[..., Any]) -> None:
     """What a route reads is no part of its table."""

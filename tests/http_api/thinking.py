@@ -212,18 +212,18 @@ SCHEMA = {
 PATTERN = {"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}
 
 
-def body_of(path: str, form: str, **more: Any) -> dict[str, Any]:
-    """A request for an answer of this form."""
+def body_of(path: str, form: str, wanted: dict[str, Any] = SCHEMA, **more: Any) -> dict[str, Any]:
+    """A request for an answer of this form. wanted: the schema of `schema` and `tool`."""
     limit = {"responses": "max_output_tokens"}.get(path, "max_tokens")
     body: dict[str, Any] = {limit: 300, "temperature": 0, **more}
     body["input" if path == "responses" else "messages"] = HELLO
-    schema = SCHEMA if form == "schema" else PATTERN
+    schema = wanted if form == "schema" else PATTERN
     if form == "tool":
-        function = {"name": "f", "parameters": SCHEMA}
+        function = {"name": "f", "parameters": wanted}
         tools: dict[str, tuple[object, object]] = {
             "chat/completions": ({"type": "function", "function": function}, "required"),
             "responses": ({"type": "function", **function}, "required"),
-            "messages": ({"name": "f", "input_schema": SCHEMA}, {"type": "tool", "name": "f"}),
+            "messages": ({"name": "f", "input_schema": wanted}, {"type": "tool", "name": "f"}),
         }
         tool, choice = tools[path]
         single = {} if path == "messages" else {"parallel_tool_calls": False}
