@@ -114,6 +114,15 @@ class TestNumbers:
             assert weights[name].dtype == torch.uint8
             assert torch.equal(unpacked_blocks(weights[name]), exact)
 
+    def test_what_is_not_quantized_stays_so(self, written):
+        """A product with weights in BF16 is held in a dtype as a whole."""
+        path, reference = written("llama", {"attn_v": "BF16", "": "Q8_0"})
+        _, weights = open_gguf(path, quiet)
+        chosen = choose_blocks(weights, EngineConfig())
+        dense = {name for name in weights if weights[name].dim() == 2} - chosen.keys()
+        assert {name.split(".")[-2] for name in dense} == {"q_proj", "k_proj", "v_proj"}
+        check(loaded(path), reference, 0.06)
+
     def test_quantize_int4_packs_what_is_wider(self, written):
         """All but Q4_0, which is as narrow."""
         path, reference = written("llama", {"ffn": "Q4_0", "": "Q8_0"})
