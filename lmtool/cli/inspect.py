@@ -121,13 +121,14 @@ async def inspect(
 
 def _source_words(targets: Sequence[str], source: SourceOptions) -> tuple[str, ...]:
     """What names the source when it is to be opened again, without credentials."""
+    from lmtool.access.credentials import without_query_keys
     from lmtool.access.outgoing import split_url
     from lmtool.tui.sources.choice import is_address
 
     words = [split_url(target)[0] if is_address(target) else target for target in targets]
     named = [("--proxy", source.proxy), ("--to", source.to), *(("--connect", url) for url in source.connect)]
     for flag, url in named:
-        words += [flag, split_url(url)[0]] if url is not None else []
+        words += [flag, without_query_keys(split_url(url)[0])] if url is not None else []
     words += [] if source.text is None else ["--text", source.text]
     return tuple(words)
 

@@ -135,12 +135,14 @@ def _source(
     from lmtool.trace.proxy import parse_target
     from lmtool.tui.sources.proxy import ProxySource
 
+    target = replace(parse_target(inner.url), same_door=True)
     return ProxySource(
-        replace(parse_target(inner.url), same_door=True),
+        target,
         outer,
         warnings.append,
         find_tokenizer=find_tokenizer,
         endpoint=inner,
+        http=replace(target, authorization=getattr(inner, "authorization", None)),
         before_close=drained,
         policy=access,
         tls=None if certificate is None else certificate.context,

@@ -120,4 +120,4 @@ def _say_what_is_next(note: Callable[[str], None], progress: Progress) -> None:
         return
     place = max(progress.index, progress.target)
     title = STEPS[min(place, len(STEPS) - 1)].title
-    note(f"left at step {place + 1} of {len(STEPS)} ({title}):  lmtool tour  goes on there, --restart begins anew")
+    note(f"left at step {place + 1} of {len(STEPS)} ({title}); it goes on there by:  lmtool tour")

@@ -43,8 +43,8 @@ class EngineConfig:
         metavar="TYPE",
         choices=("int8", "int4"),
     )
-    """`int8` stores weights as bytes, one scale an output, and rounds activations row by row. `int4` stores them in
-    half a byte, one scale for 32 inputs of an output, the head as int8, and rounds activations in groups of 32."""
+    """`int8` stores weights as bytes, one scale for 32 inputs of an output, and rounds activations to bytes in groups
+    of 32. `int4` stores them in half a byte, the head as int8. Blocks of a GGUF file that are as narrow stay."""
     threads: int | None = option(
         None,
         "CPU threads; 1 for a very small model, else torch's choice.",

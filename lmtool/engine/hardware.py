@@ -80,11 +80,8 @@ def kernel_dtype(
     """
     if config is None or config.head_dim % 2 or not machine.kernels:
         return None
-    if quantize == "int4":  # its head is int8
-        return INT4_DTYPE if config.hidden % 4 == 0 else None
-    if quantize == "int8":  # the inputs of products are multiplied four bytes at a time
-        sizes = (config.hidden, config.heads * config.head_dim, config.intermediate)
-        return torch.int8 if all(size % 4 == 0 for size in sizes) else None
+    if quantize is not None:
+        return {"int8": torch.int8, "int4": INT4_DTYPE}[quantize]
     return dtype if dtype in (torch.float32, torch.bfloat16) else None
 
 

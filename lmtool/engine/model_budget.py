@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lmtool.engine.model_slot import ModelSlot
     from lmtool.types import ModelInfo
 
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 18 / 32}
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 34 / 32, "int4": 18 / 32}
 
 
 @dataclass(frozen=True, slots=True)

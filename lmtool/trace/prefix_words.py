@@ -57,7 +57,7 @@ def _reasons(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -
         less = f"{common - shared.cached_tokens:,} tokens less than is in common"
         yield f"the server had {less}: evicted, never cached, or in another replica"
     if shared.settings and shared.difference is not None and shared.difference.kind != "template":
-        yield f"settings of the template differ as well: {', '.join(shared.settings)}"
+        yield f"settings that may change what stands around messages differ as well: {', '.join(shared.settings)}"
     if shared.content.missing:
         yield f"not all of the prompt is known: {shared.content.missing}"
 
@@ -77,7 +77,7 @@ def _difference(shared: SharedPrefix, difference: Difference, spell: Callable[[i
         case "same":
             return "the same prompt"
         case "template":
-            return f"the same messages; settings of the template differ: {difference.part}"
+            return f"the same messages; settings that may change what stands around them differ: {difference.part}"
         case "shorter":
             return "all of it is the beginning of that one"
         case "order":

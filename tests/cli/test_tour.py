@@ -49,5 +49,5 @@ def test_in_a_terminal(tmp_path: Path) -> None:
         screen.until("Tour 4 of 9: Jump")
         screen.press("\x03")
         assert screen.end() == 0
-        assert "left at step 4 of 9 (Jump):  lmtool tour  goes on there" in screen.text
+        assert "left at step 4 of 9 (Jump); it goes on there by:  lmtool tour" in screen.text
     assert (tmp_path / "lmtool/tour").read_text() == "jump\n"

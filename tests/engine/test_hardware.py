@@ -80,17 +80,18 @@ def test_a_dtype_that_was_named(dtype, machine, shape):
 @pytest.mark.parametrize("machine", [*CPU.values(), CUDA])
 @pytest.mark.parametrize("dtype", [F32, BF16, F16])
 def test_int8(dtype, machine, shape):
-    """The C kernels alone have it, whatever was loaded, for products whose inputs come in fours."""
-    assert kernel_dtype(dtype, "int8", shape, machine) == (INT8 if machine.kernels else None)
-    assert kernel_dtype(dtype, "int8", replace(shape, intermediate=50), machine) is None
+    """The C kernels alone have it, whatever was loaded, and for any number of inputs."""
+    for inputs in (shape.intermediate, 50):
+        found = kernel_dtype(dtype, "int8", replace(shape, intermediate=inputs), machine)
+        assert found == (INT8 if machine.kernels else None)
 
 
 @pytest.mark.parametrize("machine", [*CPU.values(), CUDA])
 def test_int4(machine, shape):
-    """The same of int4; only its head, which is int8, has inputs that come in fours."""
+    """The same of int4."""
     int4 = torch.int4 if machine.kernels else None
     assert kernel_dtype(BF16, "int4", replace(shape, intermediate=50), machine) == int4
-    assert kernel_dtype(BF16, "int4", replace(shape, hidden=50), machine) is None
+    assert kernel_dtype(BF16, "int4", replace(shape, hidden=50), machine) == int4
 
 
 def test_this_machine():

@@ -218,6 +218,8 @@ async def test_a_server_that_is_away_is_in_the_recording() -> None:
         async with asyncio.timeout(30):
             while sum(isinstance(event, Done) for event in running.events) < 2:
                 await asyncio.sleep(0.002)
+    asked = [event.path for event in running.events if isinstance(event, Request)]
+    assert asked == ["/v1/chat/completions", "/v1/messages"]
     texts = [event.wire().decode() for event in running.events if isinstance(event, Piece)]
     assert all(f"no connection to http://127.0.0.1:{port}" in text for text in texts)
     assert ['"type": "error"' in text for text in texts] == [False, True]

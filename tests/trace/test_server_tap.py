@@ -144,6 +144,28 @@ async def test_a_client_that_leaves() -> None:
     assert told[-1] == Drop(0.0, 1, {"by": "client"})
 
 
+async def test_keys_are_left_out() -> None:
+    """Of headers, of a query, and where the application repeats them; over a pool's WebSocket as well."""
+    key, told = "sesame-0123456789abcdef", Told()
+    headers = {"x-api-key": key, "helicone-auth": key, "cookie": f"a={key}"}
+    await asked(told, "POST", f"/echo?api_key={key}&a=1", json={"said": key}, headers=headers)
+    assert [event.path for event in told if isinstance(event, Request)] == ["/echo?api_key=***&a=1"]
+    assert [event.content for event in told if isinstance(event, Piece)] == [JsonText("", {"said": "***"}, "msgspec")]
+
+    async def inner(*_: Any) -> None:
+        """End at once."""
+
+    scope = {
+        "type": "websocket",
+        "path": "/v1/language/p/chatStream",
+        "query_string": f"key={key}".encode(),
+        "headers": [],
+    }
+    await ServerTap(told.take, lambda: 0.0).around(inner)(scope, inner, inner)  # type: ignore[arg-type] # never called
+    assert told[-2] == Open(0.0, 1, {"peer": "client", "path": "/v1/language/p/chatStream?key=***"})
+    assert key not in repr(told)
+
+
 async def test_other_scopes_are_left_alone() -> None:
     """A WebSocket goes through untouched."""
     calls = []

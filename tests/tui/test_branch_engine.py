@@ -235,6 +235,28 @@ class TestHttp:
             assert found.alignment.characters == common_length(ours, theirs)
             assert found.notes == ("tokens without ids: aligned by text",)
 
+    @pytest.mark.parametrize("told", [RETURN_IDS, {}], ids=["ids-told", "pieces"])
+    async def test_tokens_that_no_text_would_give(self, told: dict[str, Any], embedded: str) -> None:
+        """Where the server would cut the text otherwise, it is sent the ids: those of the answer, or of each piece."""
+        (letter,) = TOKENIZER.encode_continuation("l")
+        assert TOKENIZER.encode_continuation("llll") != [letter] * 4
+        biased = {"logit_bias": {str(letter): 100}, "temperature": 0, "max_tokens": 8}
+        async with inspecting(embedded) as seen:
+            go_on = seen.watch.source.continue_http
+            assert go_on is not None
+            body = {"messages": CHAT, "logprobs": True, "top_logprobs": 5, **biased, **told}
+            parent = await seen.over_http("/v1/chat/completions", **body)
+            assert seen.view.state.text(parent) == "l" * 8
+            answer = continue_answer(seen.view, parent.rows[4], seen.other(parent, 4))
+            asked = {**answer.body, **RETURN_IDS}
+            child = await seen.ended(await go_on(type(answer)(**{**_fields(answer), "body": asked})))
+            begun, ids = _ids_in(seen.view, child)
+            assert begun is not None
+            assert begun[:-5] == _prompt_ids(body)
+            assert begun[-5:-1] == (letter,) * 4
+            assert TOKENIZER.piece(begun[-1]) == answer.text[4:].encode()
+            assert ids == (letter,) * 8
+
     async def test_messages(self, embedded: str) -> None:
         """Without alternatives a text is typed; the answer goes on behind it."""
         body = {"messages": CHAT, "max_tokens": 12, "temperature": 0, "stream": True}

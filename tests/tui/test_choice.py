@@ -16,7 +16,7 @@ from lmtool.tui.options import SourceOptions
 from lmtool.tui.sources.choice import SourceFactory, is_address, is_file
 from lmtool.tui.sources.connect import ConnectSource
 from lmtool.tui.sources.demo import DemoSource
-from lmtool.tui.sources.file import FileSource
+from lmtool.tui.sources.file import HTTP_ALONE, FileSource
 from lmtool.tui.sources.proxy import ProxySource
 from lmtool.types import ModelInfo, TokenizerInfo
 from tests.access.knocking import KEY
@@ -176,6 +176,23 @@ async def test_prompts_set_parameters() -> None:
     assert first.sampling.seed != third.sampling.seed
     with pytest.raises(UsageError, match="max_tokens is 0"):
         await factory(targets=(":81",), prompts=("Hello max_tokens=0",)).make()
+
+
+async def test_keys_of_branches(tmp_path: Path) -> None:
+    """A key is for requests from here: it goes with branches over HTTP to its server, and a proxy passes none on."""
+    place = f"127.0.0.1:{free_port()}"
+    warnings: list[str] = []
+    made = await factory(warnings.append, proxy=place, to="http://127.0.0.1:1/v1", api_key=KEY, connect=(":2",)).make()
+    assert isinstance(made, ProxySource)
+    assert made._http is not None
+    assert (made._http.target.url, key_in(made._http.target.authorization)) == ("http://127.0.0.1:1/v1", KEY)
+    assert made._proxy.target.authorization is None
+    await made.close()
+    trace = await factory(targets=(str(RECORDING),), connect=("http://127.0.0.1:1/v1",), api_key=KEY).make()
+    assert (trace.generate, trace.no_requests) == (None, HTTP_ALONE)
+    assert trace._http is not None
+    assert (trace._http.target.path, key_in(trace._http.target.authorization)) == ("/v1", KEY)
+    await trace.close()
 
 
 class TestTexts:

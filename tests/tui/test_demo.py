@@ -75,6 +75,14 @@ class TestPace:
         assert [output.token for output in outputs] == tokens_of((5,), 12)
         assert (await PacedModel(model, 1.0).info()).model == "scripted"
 
+    async def test_a_pace_that_changes(self) -> None:
+        """Each stream has the pace that there is when it begins."""
+        paces = iter((2000.0, 4000.0))
+        model = PacedModel(ScriptedModel(), lambda: next(paces))
+        for _ in range(2):
+            assert len([output async for output in stream(model, ask(3))]) == 3
+        assert next(paces, None) is None
+
     async def test_leaving_early_cancels_below(self) -> None:
         """A stream that is cancelled while it waits ends in the model."""
         model = ScriptedModel()

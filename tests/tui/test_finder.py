@@ -296,10 +296,12 @@ class TestCommandLines:
 
     def test_the_source_without_credentials(self) -> None:
         """Addresses lose their user and password; files keep their names."""
-        source = SourceOptions(proxy=":8081", to="http://me:secret@host:1/v1", connect="ws://me:secret@host:2/")
+        source = SourceOptions(
+            proxy=":8081", to="http://me:secret@host:1/v1?key=x", connect=("ws://me:secret@host:2/",)
+        )
         words = _source_words(("ws://me:secret@host:3/", "a@b.jsonl"), source)
         assert words == (
-            "ws://host:3/", "a@b.jsonl", "--proxy", ":8081", "--to", "http://host:1/v1", "--connect", "ws://host:2/",
+            "ws://host:3/", "a@b.jsonl", "--proxy", ":8081", "--to", "http://host:1/v1?key=***", "--connect", "ws://host:2/",
         )  # fmt: skip
 
 

@@ -96,6 +96,21 @@ def test_what_is_lost_is_told() -> None:
     assert {one.connection for one in (opened, sent, dropped)} == {5}
 
 
+def test_what_is_sent_from_here_is_fed_once() -> None:
+    """A server shows the inspector's own answers over HTTP, too: their source feeds them, and nobody else."""
+    fed: list[Event] = []
+    pipeline = EventPipeline(pytest.fail, at="client")
+    pipeline.feed_to(fed.extend)
+    feed = WatchFeed(pipeline, iter(range(5, 9)).__next__, "lmtool inspect 12ab")
+    own = [
+        [9.0, "open", 3, {"agent": "lmtool inspect 12ab"}],
+        [9.1, "note", 3, "own"],
+        [9.2, "close", 3, {"by": "client"}],
+    ]
+    feed.take(Watched("1", 10.0, [*own, [9.3, "open", 4, {"agent": "lmtool inspect"}], [9.4, "open", 3, {}]], 0))
+    assert [(type(event), event.connection) for event in fed] == [(Open, 5), (Open, 6)]
+
+
 def test_a_socket_beside_is_this_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket is used only in a folder that is this user's alone, and where somebody listens."""
     from lmtool.serving.unix_listener import listen_beside

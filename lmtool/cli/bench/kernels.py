@@ -50,8 +50,6 @@ def _settings(shape: str, formats: str, rows: str, rounds: int, seconds: float, 
     sides = [int(part) if part.isdecimal() else 0 for part in shape.split("x")]
     if len(sides) != 2 or not all(0 < side <= MOST_WEIGHTS for side in sides) or sides[0] * sides[1] > MOST_WEIGHTS:
         raise UsageError(f"--shape {shape!r} is no shape of at most {MOST_WEIGHTS} weights", "such as 3072x768")
-    if sides[1] % 4:
-        raise UsageError(f"--shape {shape!r} has {sides[1]} inputs", "give a multiple of 4, as int8 needs it")
     kinds = tuple(dict.fromkeys(part.strip() for part in formats.split(",")))
     if unknown := [kind for kind in kinds if kind not in FORMATS]:
         raise UsageError(f"--formats: there is no {unknown[0]!r}", f"known: {', '.join(FORMATS)}")

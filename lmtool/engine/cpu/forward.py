@@ -180,7 +180,6 @@ class _Buffers:
         self._normed = torch.empty(tokens, hidden, dtype=torch.float32)
         self._inner = torch.empty(tokens, inner, dtype=torch.float32)
         self._packed = torch.empty(tokens, max(model.sizes), dtype=torch.float32)
-        self._steps = torch.empty(tokens, dtype=torch.float32)
 
     def step(self, batch: Batch) -> CStep:
         """The batch as a C structure, which the batch must outlive."""
@@ -208,7 +207,6 @@ class _Buffers:
             attended=address(self.attended),
             inner=address(self._inner),
             room=address(self._packed),
-            steps=address(self._steps),
             groups=groups,
             group_count=len(batch.groups),
         )

@@ -52,7 +52,6 @@ typedef struct {
     const int64_t *positions, *slots;
     float *hidden, *normed, *qkv, *attended, *inner;
     void *room;   /* for the inputs of a product, 4 bytes each */
-    float *steps; /* [T] room for their scales, where they are quantized */
     const Group *groups;
     int64_t group_count;
 } Step;
@@ -366,14 +365,13 @@ static void attend(const Model *m, const Layer *layer, const Step *step, const G
 static void layer(const Model *m, const Layer *own, const Step *step) {
     const int64_t tokens = step->tokens;
     norm(step->hidden, own->norm, own->norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
-    product(&own->qkv, step->normed, tokens, STORE, step->qkv, own->qkv.outputs, step->room, step->steps);
+    product(&own->qkv, step->normed, tokens, STORE, step->qkv, own->qkv.outputs, step->room);
     place(m, own, step);
     for (int64_t group = 0; group < step->group_count; group++) attend(m, own, step, step->groups + group);
-    product(&own->output, step->attended, tokens, ADD, step->hidden, m->hidden, step->room, step->steps);
+    product(&own->output, step->attended, tokens, ADD, step->hidden, m->hidden, step->room);
     norm(step->hidden, own->mlp_norm, own->mlp_norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
-    product(&own->up, step->normed, tokens, m->gated ? GATED : GELU, step->inner, m->inner, step->room,
-            step->steps);
-    product(&own->down, step->inner, tokens, ADD, step->hidden, m->hidden, step->room, step->steps);
+    product(&own->up, step->normed, tokens, m->gated ? GATED : GELU, step->inner, m->inner, step->room);
+    product(&own->down, step->inner, tokens, ADD, step->hidden, m->hidden, step->room);
 }
 
 /* All layers, over the hidden states in place. */

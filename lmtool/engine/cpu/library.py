@@ -57,8 +57,6 @@ class CProduct(Structure):
 
     _fields_ = [
         ("weights", c_void_p),
-        ("scales", c_void_p),
-        ("sums", c_void_p),
         ("bias", c_void_p),
         ("inputs", c_int64),
         ("outputs", c_int64),
@@ -119,7 +117,6 @@ class CStep(Structure):
         ("stored", c_int64),
         *((name, c_void_p) for name in ("positions", "slots", "hidden", "normed", "qkv", "attended", "inner")),
         ("room", c_void_p),
-        ("steps", c_void_p),
         ("groups", POINTER(CGroup)),
         ("group_count", c_int64),
     ]
@@ -150,9 +147,11 @@ class Kernels:
         self.layers = _function(library, "layers", model, layer, c_int64, step)
         norm = (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p)
         self.norm = _function(library, "norm", *norm)
-        product = (POINTER(CProduct), c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p)
+        product = (POINTER(CProduct), c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p)
         self.product = _function(library, "product", *product)
-        self.pack_int4 = _function(library, "pack_int4", c_void_p, c_int64, c_int64, c_void_p)
+        self.pack_groups = _function(library, "pack_groups", c_int64, c_void_p, c_int64, c_int64, c_void_p)
+        self.byte_zero: int = _function(library, "byte_zero", returns=c_int64)()
+        """What stands for 0 in a byte of packed int8 weights."""
         self.spin = _function(library, "spin", c_int64, c_int64, returns=c_int64)
         self.apply_masks = _function(library, "apply_masks", c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64)
         self.sample = _function(library, "sample", c_void_p, c_int64, c_void_p, c_int64)

@@ -5,11 +5,12 @@
    Weights lie in tiles of WIDTH outputs, N being filled up with zeros:
    float32   [K, WIDTH]
    bfloat16  [K / 2, WIDTH, 2] where the processor multiplies pairs (PAIRED), else [K, WIDTH]
-   int8      [K / 4, WIDTH, 4]
-   int4      [K / 32, 18 * WIDTH bytes]: of each GROUP of inputs WIDTH float16 scales, then [4, WIDTH, 4] bytes; byte i of
-             quarter s has input 4 s + i in its low bits and input 16 + 4 s + i in its high ones, 8 for zero
+   int8      [K / 32, 34 * WIDTH bytes]: of each GROUP of inputs WIDTH float16 scales, then [8, WIDTH, 4] bytes, BYTE_ZERO
+             for zero
+   int4      [K / 32, 18 * WIDTH bytes]: scales alike, then [4, WIDTH, 4] bytes; byte i of quarter s has input 4 s + i in
+             its low bits and input 16 + 4 s + i in its high ones, 8 for zero
 
-   A row of inputs becomes words of 4 bytes: a float32, a pair of bfloat16, 4 bytes, or for int4 GROUP_WORDS a group.
+   A row of inputs becomes words of 4 bytes: a float32, a pair of bfloat16, or for int8 and int4 GROUP_WORDS a group.
 
    A row of a product is one chain of operations over K for each output, whatever the other rows are, and rounding
    an input depends on its own row alone. So a row has the same bits in any batch, also alone. */
@@ -34,13 +35,20 @@
 #define STRIDE 16 /* words of a row between two looks at memory */
 #define SHORT_STRIDE 2 /* the same for so few rows that memory is what is waited for */
 #define FLOAT_PART 128 /* words whose weights in a tile stay in the nearest cache */
-#define INT8_PART 512 /* inputs, the same */
-#define INT4_PART 16 /* groups, the same */
+#define GROUP_PART 16 /* groups, the same */
 #define TOGETHER 256 /* rows whose results of a tile are kept at once, on a thread's stack */
 
-#define GROUP 32 /* inputs with a scale of their own, in int4 */
-#define GROUP_BYTES (2 + GROUP / 2) /* of an output's weights */
-#define GROUP_WORDS (2 + GROUP / 4) /* of a row: -8 times the sum of its bytes, what one quantum is worth, the bytes */
+#define GROUP 32 /* inputs with a scale of their own, in int8 and int4 */
+#define GROUP_BYTES(kind) (2 + GROUP / ((kind) == INT4 ? 2 : 1)) /* of an output's weights */
+#define GROUP_WORDS (2 + GROUP / 4) /* of a row: the sum of its bytes times minus ZERO, its quantum, the bytes */
+
+/* What stands for a weight of 0. The instruction of x86 multiplies bytes without a sign by bytes with one. */
+#if defined(__AVX512VNNI__)
+#define BYTE_ZERO 128
+#else
+#define BYTE_ZERO 0
+#endif
+#define ZERO(kind) ((kind) == INT4 ? 8 : BYTE_ZERO)
 
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define PAIRED 1 /* bfloat16 is multiplied two by two, inputs being rounded to it */
@@ -56,7 +64,6 @@ INLINE vec gelu(vec x) { return x / (exponential((x * x * x * 0.044715f + x) * -
 typedef struct {
     const Product *product;
     const void *inputs; /* groups of rows, each [words, rows] */
-    const float *steps; /* [T], for int8: what one quantum of a row is worth */
     int64_t tokens, groups, words;
     int64_t mode;
     float *out; /* [T, stride] */
@@ -66,7 +73,7 @@ typedef struct {
 typedef struct {
     const char *weights; /* of the tile */
     const char *next;    /* of the next one: what to ask memory for while we compute */
-    int64_t pace;        /* so many bytes of `next` for each word, each input of int8, each group of int4 */
+    int64_t pace;        /* so many bytes of `next` for each word, each group of int8 and int4 */
     int64_t column;      /* first output */
     int64_t near;        /* whether to ask for it into the nearest cache: where rows take so long that it comes in time */
 } Place;
@@ -215,107 +222,39 @@ static void float_tile(const Job *job, const Place *at) {
     finish(result, job, at);
 }
 
-/* ---- int8 ---- */
+/* ---- int8 and int4 ---- */
 
-/* Four products of bytes, inputs from 1 to 255 by signed weights, added to each number of `total`. Without an
-   instruction for that, floats are multiplied: as exact, up to sums of 2^24. */
+/* Four products of bytes, weights by signed inputs, added to each number of `total`. Weights have no sign where BYTE_ZERO
+   is not 0. */
 #if defined(__AVX512VNNI__)
-typedef ivec sums;
-INLINE sums four(sums total, const uint8_t *inputs, ivec weights) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(total) : "v"(repeated(inputs)), "v"(weights));
+INLINE ivec four_bytes(ivec total, ivec weights, ivec inputs) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(total) : "v"(weights), "v"(inputs));
     return total;
 }
-INLINE vec whole(sums total, ivec weights) { return __builtin_convertvector(total - weights * 128, vec); }
 #elif defined(__ARM_FEATURE_DOTPROD)
-typedef ivec sums;
-INLINE sums four(sums total, const uint8_t *inputs, ivec weights) { /* 128 less is another highest bit */
-    const int32x4_t x = (int32x4_t)(repeated(inputs) ^ (int32_t)0x80808080);
-    return (ivec)vdotq_s32((int32x4_t)total, (int8x16_t)(int32x4_t)weights, (int8x16_t)x);
+INLINE ivec four_bytes(ivec total, ivec weights, ivec inputs) {
+    return (ivec)vdotq_s32((int32x4_t)total, (int8x16_t)(int32x4_t)weights, (int8x16_t)(int32x4_t)inputs);
 }
-INLINE vec whole(sums total, ivec weights) { (void)weights; return __builtin_convertvector(total, vec); }
+#elif defined(__AVX512BW__) || (defined(__AVX2__) && LANES == 8)
+typedef int16_t shorts __attribute__((vector_size(LANES * 4)));
+/* The first and third byte of each number by those of the other, then the second and fourth, as 16 bits. */
+INLINE ivec four_bytes(ivec total, ivec weights, ivec inputs) {
+    const shorts w = (shorts)weights, x = (shorts)inputs, v = (w << 8) >> 8, u = (x << 8) >> 8;
+#if defined(__AVX512BW__)
+    total += (ivec)_mm512_madd_epi16((__m512i)v, (__m512i)u);
+    return total + (ivec)_mm512_madd_epi16((__m512i)(w >> 8), (__m512i)(x >> 8));
 #else
-typedef vec sums;
-INLINE sums four(sums total, const uint8_t *inputs, ivec weights) {
+    total += (ivec)_mm256_madd_epi16((__m256i)v, (__m256i)u);
+    return total + (ivec)_mm256_madd_epi16((__m256i)(w >> 8), (__m256i)(x >> 8));
+#endif
+}
+#else
+INLINE ivec four_bytes(ivec total, ivec weights, ivec inputs) {
     UNROLL for (int i = 0; i < 4; i++)
-        total += (float)(inputs[i] - 128) * __builtin_convertvector((weights << (24 - 8 * i)) >> 24, vec);
+        total += ((weights << (24 - 8 * i)) >> 24) * ((inputs << (24 - 8 * i)) >> 24);
     return total;
 }
-INLINE vec whole(sums total, ivec weights) { (void)weights; return total; }
 #endif
-
-/* As `float_rows`: inputs [size / 4, rows, 4], weights [size / 4, WIDTH, 4]. */
-INLINE void int8_rows(const int rows, const uint8_t *inputs, const int8_t *weights, int64_t size, int64_t from,
-                      const Place *at, sums *result) {
-    sums total[ROWS][VECTORS];
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
-        total[r][v] = result[r * VECTORS + v];
-    for (int64_t start = 0; start < size; start += STRIDE) {
-        const int64_t end = start + STRIDE < size ? start + STRIDE : size;
-        fetch_next(at, from + start, STRIDE);
-        for (int64_t k = start; k < end; k += 4) {
-            ivec w[VECTORS];
-            UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + k * WIDTH + v * 4 * LANES, sizeof(ivec));
-            UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
-                total[r][v] = four(total[r][v], inputs + k * rows + 4 * r, w[v]);
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
-        result[r * VECTORS + v] = total[r][v];
-}
-
-#define INT8_CASE(n, ...) case n: if (n <= ROWS) int8_rows(n, inputs, weights, size, from, at, result); break;
-static void int8_group(int64_t rows, const uint8_t *inputs, const int8_t *weights, int64_t size, int64_t from,
-                       const Place *at, sums *result) {
-    switch (rows) { EACH_COUNT(INT8_CASE, 0) }
-}
-
-static void int8_tile(const Job *job, const Place *at) {
-    const Product *p = job->product;
-    const int64_t inputs = p->inputs, part = job->groups > 1 ? INT8_PART : inputs;
-    sums total[job->tokens * VECTORS];
-    float result[job->tokens * WIDTH];
-    memset(total, 0, sizeof total);
-    for (int64_t from = 0; from < inputs; from += part) {
-        const int64_t size = from + part < inputs ? part : inputs - from;
-        const int8_t *weights = (const int8_t *)at->weights + from * WIDTH;
-        for (int64_t group = 0; group < job->groups; group++) {
-            const int64_t first = first_row(job->tokens, job->groups, group);
-            const int64_t rows = first_row(job->tokens, job->groups, group + 1) - first;
-            Place own = *at;
-            own.next += inputs * own.pace * group;
-            int8_group(rows, (const uint8_t *)job->inputs + first * inputs + from * rows, weights, size, from, &own,
-                       total + first * VECTORS);
-        }
-    }
-    for (int v = 0; v < VECTORS; v++) {
-        const int64_t column = at->column + v * LANES;
-        ivec weights;
-        memcpy(&weights, p->sums + column, sizeof(ivec));
-        vec scale = load(p->scales + column);
-        for (int64_t row = 0; row < job->tokens; row++)
-            store(result + row * WIDTH + v * LANES, whole(total[row * VECTORS + v], weights) * (scale * job->steps[row]));
-    }
-    finish(result, job, at);
-}
-
-/* A row [K] as whole numbers from 1 to 255, 128 for zero; returns what one quantum is worth. */
-static float quantize(const float *x, int64_t size, uint8_t *to) {
-    vec most = {0};
-    float high = 0;
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) most = highest(most, highest(load(x + i), -load(x + i)));
-    for (int j = 0; j < LANES; j++) high = most[j] > high ? most[j] : high;
-    for (; i < size; i++) high = fabsf(x[i]) > high ? fabsf(x[i]) : high;
-    const float step = high > 0 ? high / 127.0f : 1.0f, inverse = 1.0f / step;
-    for (i = 0; i + LANES <= size; i += LANES) {
-        vec rounded = (load(x + i) * inverse + MAGIC) - MAGIC;
-        *(bytes *)(to + i) = __builtin_convertvector(__builtin_convertvector(rounded, ivec) + 128, bytes);
-    }
-    for (; i < size; i++) to[i] = (uint8_t)(((x[i] * inverse + MAGIC) - MAGIC) + 128);
-    return step;
-}
-
-/* ---- int4 ---- */
 
 /* Four products of bytes, weights from 0 to 15 by signed inputs, added to each number of `total`. */
 INLINE ivec four_nibbles(ivec total, ivec weights, ivec inputs) {
@@ -336,26 +275,43 @@ INLINE ivec four_nibbles(ivec total, ivec weights, ivec inputs) {
 #endif
 }
 
+/* The products of a group, whole numbers, of rows by weights behind their scales. */
+INLINE void add_bytes(const int rows, const int32_t *inputs, const uint8_t *weights, ivec total[ROWS][VECTORS]) {
+    UNROLL for (int s = 0; s < GROUP / 4; s++) {
+        ivec w[VECTORS];
+        UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + (s * VECTORS + v) * 4 * LANES, sizeof(ivec));
+        UNROLL for (int r = 0; r < rows; r++) {
+            const ivec x = repeated(inputs + (2 + s) * rows + r);
+            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = four_bytes(total[r][v], w[v], x);
+        }
+    }
+}
+
+INLINE void add_nibbles(const int rows, const int32_t *inputs, const uint8_t *weights, ivec total[ROWS][VECTORS]) {
+    UNROLL for (int s = 0; s < GROUP / 8; s++) {
+        ivec low[VECTORS], high[VECTORS];
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+            memcpy(low + v, weights + (s * VECTORS + v) * 4 * LANES, sizeof(ivec));
+            high[v] = (low[v] >> 4) & 0x0f0f0f0f, low[v] &= 0x0f0f0f0f;
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            const ivec x = repeated(inputs + (2 + s) * rows + r), y = repeated(inputs + (6 + s) * rows + r);
+            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = four_nibbles(total[r][v], low[v], x);
+            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = four_nibbles(total[r][v], high[v], y);
+        }
+    }
+}
+
 /* As `float_rows`, of groups: inputs [groups, GROUP_WORDS, rows], weights [groups, GROUP_BYTES * WIDTH]. A group's
    products are whole numbers; its sum times both scales is added to the result. */
-INLINE void int4_rows(const int rows, const int32_t *inputs, const uint8_t *weights, int64_t groups, int64_t from,
-                      const Place *at, float *result) {
-    for (int64_t g = 0; g < groups; g++, inputs += GROUP_WORDS * rows, weights += GROUP_BYTES * WIDTH) {
+INLINE void group_rows(const int rows, const int kind, const int32_t *inputs, const uint8_t *weights, int64_t groups,
+                       int64_t from, const Place *at, float *result) {
+    for (int64_t g = 0; g < groups; g++, inputs += GROUP_WORDS * rows, weights += GROUP_BYTES(kind) * WIDTH) {
         ivec total[ROWS][VECTORS];
         fetch_next(at, from + g, 1);
         UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = repeated(inputs + r);
-        UNROLL for (int s = 0; s < GROUP / 8; s++) {
-            ivec low[VECTORS], high[VECTORS];
-            UNROLL for (int v = 0; v < VECTORS; v++) {
-                memcpy(low + v, weights + 2 * WIDTH + (s * VECTORS + v) * 4 * LANES, sizeof(ivec));
-                high[v] = (low[v] >> 4) & 0x0f0f0f0f, low[v] &= 0x0f0f0f0f;
-            }
-            UNROLL for (int r = 0; r < rows; r++) {
-                const ivec x = repeated(inputs + (2 + s) * rows + r), y = repeated(inputs + (6 + s) * rows + r);
-                UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = four_nibbles(total[r][v], low[v], x);
-                UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = four_nibbles(total[r][v], high[v], y);
-            }
-        }
+        if (kind == INT4) add_nibbles(rows, inputs, weights + 2 * WIDTH, total);
+        else add_bytes(rows, inputs, weights + 2 * WIDTH, total);
         vec scale[VECTORS];
         UNROLL for (int v = 0; v < VECTORS; v++) scale[v] = from_float16((const uint16_t *)weights + v * LANES);
         UNROLL for (int r = 0; r < rows; r++) {
@@ -368,26 +324,30 @@ INLINE void int4_rows(const int rows, const int32_t *inputs, const uint8_t *weig
     }
 }
 
-#define INT4_CASE(n, ...) case n: if (n <= ROWS) int4_rows(n, inputs, weights, groups, from, at, result); break;
-static void int4_group(int64_t rows, const int32_t *inputs, const uint8_t *weights, int64_t groups, int64_t from,
-                       const Place *at, float *result) {
-    switch (rows) { EACH_COUNT(INT4_CASE, 0) }
-}
+#define GROUP_CASE(n, kind) \
+    case n: if (n <= ROWS) group_rows(n, kind, inputs, weights, groups, from, at, result); break;
+#define GROUPS(name, kind) \
+    static void name(int64_t rows, const int32_t *inputs, const uint8_t *weights, int64_t groups, int64_t from, \
+                     const Place *at, float *result) { switch (rows) { EACH_COUNT(GROUP_CASE, kind) } }
+GROUPS(int8_groups, INT8)
+GROUPS(int4_groups, INT4)
 
-static void int4_tile(const Job *job, const Place *at) {
-    const int64_t all = job->words / GROUP_WORDS, part = job->groups > 1 ? INT4_PART : all;
+static void group_tile(const Job *job, const Place *at) {
+    const int kind = job->product->kind;
+    const int64_t all = job->words / GROUP_WORDS, part = job->groups > 1 ? GROUP_PART : all;
     float result[job->tokens * WIDTH];
     memset(result, 0, sizeof result);
     for (int64_t from = 0; from < all; from += part) {
         const int64_t size = from + part < all ? part : all - from;
-        const uint8_t *weights = (const uint8_t *)at->weights + from * GROUP_BYTES * WIDTH;
+        const uint8_t *weights = (const uint8_t *)at->weights + from * GROUP_BYTES(kind) * WIDTH;
         for (int64_t group = 0; group < job->groups; group++) {
             const int64_t first = first_row(job->tokens, job->groups, group);
             const int64_t rows = first_row(job->tokens, job->groups, group + 1) - first;
             Place own = *at;
             own.next += all * own.pace * group;
-            int4_group(rows, (const int32_t *)job->inputs + first * job->words + from * GROUP_WORDS * rows, weights, size,
-                       from, &own, result + first * WIDTH);
+            (kind == INT4 ? int4_groups : int8_groups)(
+                rows, (const int32_t *)job->inputs + first * job->words + from * GROUP_WORDS * rows, weights, size, from,
+                &own, result + first * WIDTH);
         }
     }
     finish(result, job, at);
@@ -395,21 +355,28 @@ static void int4_tile(const Job *job, const Place *at) {
 
 /* A row [K] as groups of GROUP_WORDS, each with a quantum of its own; the last one is filled up with zeros. A number that
    is none, or infinite, makes its group's quantum none. */
-static void quantize_groups(const float *x, int64_t size, int32_t *to) {
+static void quantize_groups(const float *x, int64_t size, int zero, int32_t *to) {
     for (int64_t start = 0; start < size; start += GROUP, to += GROUP_WORDS) {
-        float own[GROUP] = {0}, high = 0, none = 0;
-        int8_t whole[GROUP];
-        int32_t sum = 0;
-        memcpy(own, x + start, (size - start < GROUP ? size - start : GROUP) * sizeof(float));
-        for (int i = 0; i < GROUP; i++) high = fabsf(own[i]) > high ? fabsf(own[i]) : high, none += own[i] * 0.0f;
-        const float inverse = high > 0 && none == 0 ? 127.0f / high : 0.0f, step = high / 127.0f + none;
-        for (int i = 0; i < GROUP; i++) {
-            whole[i] = none == 0 ? (int8_t)((own[i] * inverse + MAGIC) - MAGIC) : 0;
-            sum -= 8 * whole[i];
+        float rest[GROUP] = {0};
+        const float *from = x + start;
+        if (size - start < GROUP) from = memcpy(rest, from, (size - start) * sizeof(float));
+        vec most = {0}, nothing = {0};
+        UNROLL for (int i = 0; i < GROUP; i += LANES) {
+            most = highest(most, highest(load(from + i), -load(from + i)));
+            nothing += load(from + i) * 0.0f;
         }
-        memcpy(to, &sum, 4);
+        const float high = largest(most), none = quick_sum(nothing);
+        const float inverse = high > 0 && none == 0 ? 127.0f / high : 0.0f, step = high / 127.0f + none;
+        if (none != 0) from = memset(rest, 0, sizeof rest);
+        ivec total = {0};
+        UNROLL for (int i = 0; i < GROUP; i += LANES) {
+            const ivec whole = __builtin_convertvector(whole_product(load(from + i), fill(inverse)), ivec);
+            *(bytes *)((uint8_t *)(to + 2) + i) = __builtin_convertvector(whole, bytes);
+            total += whole;
+        }
+        const int32_t shift = zero ? -zero * (int32_t)quick_sum(__builtin_convertvector(total, vec)) : 0;
+        memcpy(to, &shift, 4);
         memcpy(to + 1, &step, 4);
-        memcpy(to + 2, whole, GROUP);
     }
 }
 
@@ -445,23 +412,42 @@ static float best_quantum(const float *x) {
     return best;
 }
 
-/* Pack weights [tiles * WIDTH, K] of whole tiles as int4. */
-void pack_int4(const float *weights, int64_t tiles, int64_t inputs, uint8_t *packed) {
+/* Weights of a group as whole numbers from -127 to 127: the largest becomes one of them, as in llama.cpp's Q8_0. Returns
+   their scale. */
+static uint16_t pack_bytes(const float *x, uint8_t *to) {
+    vec most = {0};
+    for (int i = 0; i < GROUP; i += LANES) most = highest(most, highest(load(x + i), -load(x + i)));
+    const float high = largest(most), inverse = high > 0 ? 127.0f / high : 0.0f;
+    float q[GROUP];
+    for (int i = 0; i < GROUP; i += LANES) store(q + i, whole_product(load(x + i), fill(inverse)));
+    for (int i = 0; i < GROUP; i++) to[i / 4 * WIDTH * 4 + i % 4] = (uint8_t)((int)q[i] + BYTE_ZERO);
+    return to_float16(high / 127.0f);
+}
+
+/* The same from -8 to 7, two in a byte. */
+static uint16_t pack_nibbles(const float *x, uint8_t *to) {
+    float q[GROUP];
+    uint16_t scales[LANES] = {to_float16(best_quantum(x))};
+    const float quantum = from_float16(scales)[0];
+    whole_weights(x, quantum != 0 ? 1.0f / quantum : 0.0f, q);
+    for (int i = 0; i < GROUP / 2; i++)
+        to[i / 4 * WIDTH * 4 + i % 4] = (uint8_t)((uint8_t)((int)q[i] + 8) | (uint8_t)((int)q[i + GROUP / 2] + 8) << 4);
+    return scales[0];
+}
+
+/* Pack weights [tiles * WIDTH, K] of whole tiles as int8 or int4. */
+void pack_groups(int64_t kind, const float *weights, int64_t tiles, int64_t inputs, uint8_t *packed) {
     const int64_t groups = (inputs + GROUP - 1) / GROUP;
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t tile = 0; tile < tiles; tile++) for (int64_t group = 0; group < groups; group++) {
-        uint8_t *to = packed + (tile * groups + group) * GROUP_BYTES * WIDTH;
+        uint8_t *to = packed + (tile * groups + group) * GROUP_BYTES(kind) * WIDTH;
         const int64_t left = inputs - group * GROUP < GROUP ? inputs - group * GROUP : GROUP;
         for (int64_t output = 0; output < WIDTH; output++) {
-            float x[GROUP] = {0}, q[GROUP];
+            float x[GROUP] = {0};
             memcpy(x, weights + (tile * WIDTH + output) * inputs + group * GROUP, left * sizeof(float));
-            uint16_t scales[LANES] = {to_float16(best_quantum(x))};
-            const float quantum = from_float16(scales)[0];
-            whole_weights(x, quantum != 0 ? 1.0f / quantum : 0.0f, q);
-            memcpy(to + 2 * output, scales, 2);
-            for (int i = 0; i < GROUP / 2; i++)
-                to[2 * WIDTH + (i / 4 * WIDTH + output) * 4 + i % 4] =
-                    (uint8_t)((uint8_t)((int)q[i] + 8) | (uint8_t)((int)q[i + GROUP / 2] + 8) << 4);
+            uint8_t *own = to + 2 * WIDTH + output * 4;
+            const uint16_t scale = kind == INT4 ? pack_nibbles(x, own) : pack_bytes(x, own);
+            memcpy(to + 2 * output, &scale, 2);
         }
     }
 }
@@ -509,7 +495,7 @@ static void pack(const word *from, int64_t rows, int64_t words, word *to) {
 static int64_t row_words(const Product *p) {
     switch (p->kind) {
         case BFLOAT16: return PAIRED ? (p->inputs + 1) / 2 : p->inputs;
-        case INT8: return p->inputs / 4;
+        case INT8:
         case INT4: return (p->inputs + GROUP - 1) / GROUP * GROUP_WORDS;
         default: return p->inputs;
     }
@@ -517,26 +503,25 @@ static int64_t row_words(const Product *p) {
 
 /* Bytes of a tile of weights. */
 static int64_t tile_bytes(const Product *p, int64_t words) {
-    if (p->kind == INT4) return words / GROUP_WORDS * GROUP_BYTES * WIDTH;
+    if (p->kind == INT8 || p->kind == INT4) return words / GROUP_WORDS * GROUP_BYTES(p->kind) * WIDTH;
     return words * WIDTH * (p->kind == BFLOAT16 && !PAIRED ? 2 : 4);
 }
 
-/* A row of inputs [K] as words; returns its quantum, of int8. */
-static float round_row(const Product *p, const float *x, word *to) {
-    if (p->kind == INT8) return quantize(x, p->inputs, (uint8_t *)to);
-    if (p->kind == INT4) quantize_groups(x, p->inputs, (int32_t *)to);
+/* A row of inputs [K] as words. */
+static void round_row(const Product *p, const float *x, word *to) {
+    if (p->kind == INT8 || p->kind == INT4) quantize_groups(x, p->inputs, ZERO(p->kind), (int32_t *)to);
     else halve(x, p->inputs, (uint16_t *)to);
-    return 0;
 }
 
 /* See `product`; T is at most TOGETHER. */
 static void multiply(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
-                     void *room, float *steps) {
+                     void *room) {
     const int as_they_are = p->kind == FLOAT32 || (p->kind == BFLOAT16 && !PAIRED);
     const int64_t tiles = (p->outputs + WIDTH - 1) / WIDTH, groups = (tokens + ROWS - 1) / ROWS;
     const int64_t words = row_words(p), size = tile_bytes(p, words);
-    const int64_t paces = p->kind == INT8 ? p->inputs : p->kind == INT4 ? words / GROUP_WORDS : words;
-    const Job job = {p, room, steps, tokens, groups, words, mode, out, stride};
+    const int grouped = p->kind == INT8 || p->kind == INT4;
+    const int64_t paces = grouped ? words / GROUP_WORDS : words;
+    const Job job = {p, room, tokens, groups, words, mode, out, stride};
 #pragma omp parallel num_threads(team) if (tokens * p->inputs * p->outputs > PARALLEL_FROM)
     {
 #pragma omp for schedule(static)
@@ -549,29 +534,31 @@ static void multiply(const Product *p, const float *inputs, int64_t tokens, int6
                 continue;
             }
             word rounded[rows * words];
-            for (int64_t r = 0; r < rows; r++) steps[first + r] = round_row(p, from + r * p->inputs, rounded + r * words);
+            for (int64_t r = 0; r < rows; r++) round_row(p, from + r * p->inputs, rounded + r * words);
             pack(rounded, rows, words, to);
         }
 #pragma omp for schedule(static)
         for (int64_t tile = 0; tile < tiles; tile++) {
             Place at = {.weights = (const char *)p->weights + tile * size, .column = tile * WIDTH};
             at.next = at.weights + size, at.pace = size / paces / groups, at.near = groups > 2;
-            (p->kind == INT8 ? int8_tile : p->kind == INT4 ? int4_tile : float_tile)(&job, &at);
+            (grouped ? group_tile : float_tile)(&job, &at);
         }
     }
 }
 
 void product(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
-             void *room, float *steps) {
+             void *room) {
     for (int64_t first = 0; first < tokens; first += TOGETHER) {
         const int64_t count = first + TOGETHER < tokens ? TOGETHER : tokens - first;
-        multiply(p, inputs + first * p->inputs, count, mode, out + first * stride, stride, room, steps);
+        multiply(p, inputs + first * p->inputs, count, mode, out + first * stride, stride, room);
     }
 }
 
-/* What the layout of weights depends on: outputs in a tile, and whether inputs stand two by two in bfloat16. */
+/* What the layout of weights depends on: outputs in a tile, whether inputs stand two by two in bfloat16, and what stands
+   for 0 in a byte. */
 int64_t tile_width(void) { return WIDTH; }
 int64_t paired(void) { return PAIRED; }
+int64_t byte_zero(void) { return BYTE_ZERO; }
 
 /* Whether calls may use more than one thread. */
 int64_t threaded(void) {
@@ -607,16 +594,16 @@ static volatile float spin_sink;
    of operations, 2 for each multiply-add. */
 int64_t spin(int64_t kind, int64_t count) {
     vec total[ROWS][VECTORS];
-    sums whole_total[ROWS][VECTORS];
-    uint8_t inputs[4] = {129, 128, 128, 128};
+    ivec whole_total[ROWS][VECTORS];
+    const uint8_t inputs[4] = {1, 0, 0, 0};
     const int bytes = kind == INT8 || kind == INT4, pairs = kind == BFLOAT16 && PAIRED;
     for (int r = 0; r < ROWS; r++) for (int v = 0; v < VECTORS; v++) /* each another, or they would be computed once */
-        total[r][v] = fill(r * VECTORS + v), whole_total[r][v] = (sums){r * VECTORS + v};
-    const ivec weights = repeated(inputs), x = (ivec)fill(1.0f);
+        total[r][v] = fill(r * VECTORS + v), whole_total[r][v] = (ivec){r * VECTORS + v};
+    const ivec bytes_of = repeated(inputs), x = (ivec)fill(1.0f);
     if (bytes) {
         for (int64_t i = 0; i < count; i++)
             UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int v = 0; v < VECTORS; v++)
-                whole_total[r][v] = four(whole_total[r][v], inputs, weights);
+                whole_total[r][v] = four_bytes(whole_total[r][v], bytes_of, bytes_of);
     } else if (pairs) {
         for (int64_t i = 0; i < count; i++)
             UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int v = 0; v < VECTORS; v++)

@@ -9,13 +9,9 @@ enum { STORE, ADD, GATED, GELU };       /* what becomes of a product */
 
 typedef struct {
     const void *weights; /* tiles, see products.c */
-    const float *scales; /* [N] of int8 weights */
-    const int32_t *sums; /* [N] sums of an output's int8 weights */
     const float *bias;   /* [N] or NULL */
     int64_t inputs, outputs, kind;
 } Product;
 
-/* inputs [T, K] to out [T, stride]; K is a multiple of 4 for int8. room: of 4 * TOGETHER * max(K, 10) bytes, or
-   4 * T * max(K, 10) where that is less. steps [TOGETHER]: room, too. */
-void product(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
-             void *room, float *steps);
+/* inputs [T, K] to out [T, stride]. room: of 4 * TOGETHER * max(K, 10) bytes, or 4 * T * max(K, 10) where that is less. */
+void product(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride, void *room);

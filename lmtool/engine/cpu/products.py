@@ -23,18 +23,21 @@ _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8, to
 INT4_DTYPE: torch.dtype = vars(torch)["int4"]
 """Names the format; no tensor of ours has it. Torch's own types do not know it."""
 
-INT4_GROUP = 32
-"""Inputs whose int4 weights share a scale."""
+GROUP = 32
+"""Inputs whose int8 or int4 weights share a scale."""
 
-_INT4_GROUP_BYTES = 2 + INT4_GROUP // 2
+_GROUP_BYTES = {torch.int8: 2 + GROUP, INT4_DTYPE: 2 + GROUP // 2}
 """Of an output: a scale in float16, and the weights."""
 
-BLOCK_BYTES = {"Q4_0": _INT4_GROUP_BYTES}
+_STORED = {torch.int8: torch.int8, INT4_DTYPE: torch.uint8}
+"""Formats of groups to the dtype of their bytes."""
+
+BLOCK_BYTES = {"Q4_0": _GROUP_BYTES[INT4_DTYPE], "Q8_0": _GROUP_BYTES[torch.int8]}
 """Types of llama.cpp's blocks that are packed as they are, and the bytes of one: a float16 scale, then the weights of
 a group. A weight of blocks is [out, groups, bytes] uint8; rows of zeros are 0."""
 
 _FEWEST_WORDS = 10
-"""Room for a row of inputs, of 4 bytes: a group of int4 takes so many."""
+"""Room for a row of inputs, of 4 bytes: a group takes so many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,12 +46,8 @@ class PackedProduct:
 
     weights: Tensor
     """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs,
-    [tiles, in / 4, width, 4] int8, or [tiles, groups, 18 * width] uint8, see products.c; outputs behind the last one
-    are 0, and so is what fills up an odd last pair or a last group."""
-    scales: Tensor | None
-    """[tiles * width] float32, what one quantum of an output's int8 weights is worth."""
-    sums: Tensor | None
-    """[tiles * width] int32, of an output's int8 weights."""
+    [tiles, groups, 34 * width] int8, or [tiles, groups, 18 * width] uint8 of int4, see products.c; outputs behind the
+    last one are 0, and so is what fills up an odd last pair or a last group."""
     bias: Tensor | None
     """[tiles * width] float32"""
     inputs: int
@@ -59,8 +58,6 @@ class PackedProduct:
         """For C; good as long as this object lives."""
         return CProduct(
             weights=address(self.weights),
-            scales=address(self.scales),
-            sums=address(self.sums),
             bias=address(self.bias),
             inputs=self.inputs,
             outputs=self.outputs,
@@ -76,32 +73,26 @@ class PackedProduct:
 def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> PackedProduct:
     """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, int8, or int4.
 
-    int8: each output's weights are multiples of a 127th of the largest; `in` must be a multiple of 4. int4: each
-    group's weights are -8 to 7 times a scale in float16, of several the one whose squared error is the least. A weight
-    of blocks (see `BLOCK_BYTES`) is stored as it is, whatever `dtype` says.
+    int8: each group's weights are -127 to 127 times a scale in float16, which the largest one decides. int4: -8 to 7
+    times the one of several scales whose squared error is the least. A weight of blocks (see `BLOCK_BYTES`) is stored
+    as it is, whatever `dtype` says.
     """
     if is_blocks(weight):
         return _pack_blocks(kernels, weight, bias)
     out, size = weight.shape
     width = kernels.tile_width
     tiles = -(-out // width)
-    scales = sums = None
-    if dtype == torch.int8:
-        scales = torch.zeros(tiles * width, dtype=torch.float32)
-        scales[:out] = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
-        sums = torch.zeros(tiles * width, dtype=torch.int32)
-        packed = torch.empty(tiles, size // 4, width, 4, dtype=dtype)
-    elif dtype == INT4_DTYPE:
+    if dtype in _GROUP_BYTES:
         kernels.use_threads(torch.get_num_threads())
-        packed = torch.empty(tiles, -(-size // INT4_GROUP), width * _INT4_GROUP_BYTES, dtype=torch.uint8)
+        packed = torch.empty(tiles, -(-size // GROUP), width * _GROUP_BYTES[dtype], dtype=_STORED[dtype])
     elif dtype == torch.bfloat16 and kernels.paired:
         packed = torch.empty(tiles, -(-size // 2), width, 2, dtype=dtype)
     else:
         packed = torch.empty(tiles, size, width, dtype=dtype)
     kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)  # before anything is written there
     for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
-        _fill(kernels, packed[tile : tile + _TILES], weight, tile * width, scales, sums)
-    return PackedProduct(packed, scales, sums, _whole(bias, tiles * width), size, out)
+        _fill(kernels, packed[tile : tile + _TILES], weight, tile * width)
+    return PackedProduct(packed, _whole(bias, tiles * width), size, out)
 
 
 def _whole(bias: Tensor | None, outputs: int) -> Tensor | None:
@@ -119,6 +110,7 @@ def _pack_blocks(kernels: Kernels, weight: Tensor, bias: Tensor | None) -> Packe
     out, groups, size = weight.shape
     width = kernels.tile_width
     tiles = -(-out // width)
+    form = INT4_DTYPE if size == _GROUP_BYTES[INT4_DTYPE] else torch.int8
     packed = torch.empty(tiles, groups, width * size, dtype=torch.uint8)
     kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)
     for tile in range(0, tiles, _TILES):
@@ -127,43 +119,47 @@ def _pack_blocks(kernels: Kernels, weight: Tensor, bias: Tensor | None) -> Packe
         to = packed[tile : tile + _TILES]
         to[..., : 2 * width] = part[..., :2].flatten(2)
         to[..., 2 * width :] = part[..., 2:].reshape(-1, groups, width, (size - 2) // 4, 4).transpose(2, 3).flatten(2)
-    return PackedProduct(packed, None, None, _whole(bias, tiles * width), groups * INT4_GROUP, out)
+        if form == torch.int8:
+            to[..., 2 * width :] += kernels.byte_zero  # bytes wrap around
+    return PackedProduct(packed.view(_STORED[form]), _whole(bias, tiles * width), groups * GROUP, out)
+
+
+def to_int8_blocks(weight: Tensor) -> Tensor:
+    """A weight [out, in] float32 as blocks of Q8_0; `in` must be a multiple of their 32."""
+    groups = weight.view(len(weight), -1, GROUP)
+    scales = groups.abs().amax(dim=-1, keepdim=True) / 127
+    whole = (groups / scales.where(scales > 0, torch.ones(()))).round().to(torch.int8)
+    scales = scales.clamp(max=torch.finfo(torch.float16).max).half()
+    return torch.cat((scales.view(torch.uint8), whole.view(torch.uint8)), dim=-1)
 
 
 def unpacked_blocks(weight: Tensor) -> Tensor:
     """The numbers of a weight of blocks: [out, in] float32."""
     scales = weight[..., :2].contiguous().view(torch.float16).float()
-    halves = weight[..., 2:]
-    whole = torch.cat((halves & 15, halves >> 4), dim=-1).float() - 8
-    return (whole * scales).flatten(1)
+    rest = weight[..., 2:]
+    if weight.shape[-1] == _GROUP_BYTES[torch.int8]:
+        return (rest.contiguous().view(torch.int8).float() * scales).flatten(1)
+    return ((torch.cat((rest & 15, rest >> 4), dim=-1).float() - 8) * scales).flatten(1)
 
 
 _TILES = 8
 """Tiles that are packed at once."""
 
 
-def _fill(
-    kernels: Kernels, packed: Tensor, weight: Tensor, first: int, scales: Tensor | None, sums: Tensor | None
-) -> None:
+def _fill(kernels: Kernels, packed: Tensor, weight: Tensor, first: int) -> None:
     """Pack the outputs from `first` on, as many as there is room for."""
     width = kernels.tile_width
     count = len(packed) * width
     part = weight[first : first + count].float()
     if len(part) < count:
         part = torch.cat((part, part.new_zeros(count - len(part), weight.shape[1])))
-    if packed.dtype == torch.uint8:
+    if packed.dtype in _STORED.values():
         part = part.contiguous()  # a transformers' Conv1D has it the other way round
-        kernels.pack_int4(address(part), len(packed), part.shape[1], address(packed))
+        kernels.pack_groups(_KINDS[packed.dtype], address(part), len(packed), part.shape[1], address(packed))
         return
     if packed.dim() == 4 and part.shape[1] % packed.shape[3]:
         part = pad(part, (0, 1))
-    if scales is None or sums is None:
-        packed.view(*packed.shape[:3], -1).copy_(part.view(len(packed), width, packed.shape[1], -1).transpose(1, 2))
-        return
-    scale = scales[first : first + count].clamp(min=1e-30)
-    whole = (part / scale.unsqueeze(1)).round().clamp(-127, 127)
-    sums[first : first + count] = whole.sum(dim=1).to(torch.int32)
-    packed.copy_(whole.view(len(packed), width, -1, 4).permute(0, 2, 1, 3))
+    packed.view(*packed.shape[:3], -1).copy_(part.view(len(packed), width, packed.shape[1], -1).transpose(1, 2))
 
 
 def interleaved(kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:
@@ -183,15 +179,5 @@ def multiply(kernels: Kernels, product: PackedProduct, inputs: Tensor) -> Tensor
     tokens = len(inputs)
     out = torch.empty(tokens, product.outputs, dtype=torch.float32)
     room = torch.empty(tokens, max(product.inputs, _FEWEST_WORDS), dtype=torch.float32)
-    steps = torch.empty(tokens, dtype=torch.float32)
-    kernels.product(
-        product.structure,
-        address(inputs),
-        tokens,
-        STORE,
-        address(out),
-        product.outputs,
-        address(room),
-        address(steps),
-    )
+    kernels.product(product.structure, address(inputs), tokens, STORE, address(out), product.outputs, address(room))
     return out

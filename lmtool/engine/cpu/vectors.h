@@ -52,6 +52,19 @@ INLINE vec fused(vec a, vec b, vec c) {
     return a * b + c;
 #endif
 }
+/* The nearest whole numbers to a * b, small ones. The product is rounded on its own: a compiler may else multiply and add
+   at once, on some processors, and so round what lies in the middle to the other side. */
+INLINE vec whole_product(vec a, vec b) {
+    vec product = a * b;
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(product));
+#elif defined(__x86_64__)
+    __asm__("" : "+x"(product));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(product));
+#endif
+    return (product + MAGIC) - MAGIC;
+}
 INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
 INLINE vec highest(vec a, vec b) { return choose(a > b, a, b); }
 INLINE vec lowest(vec a, vec b) { return choose(a < b, a, b); }
@@ -76,6 +89,23 @@ INLINE float sum(vec value) {
     for (int i = 0; i < LANES; i++) total += value[i];
     return total;
 }
+
+/* The largest number, and the sum of numbers in another order than `sum` has. */
+#if defined(__AVX512F__)
+INLINE float largest(vec value) { return _mm512_reduce_max_ps((__m512)value); }
+INLINE float quick_sum(vec value) { return _mm512_reduce_add_ps((__m512)value); }
+#else
+INLINE float largest(vec value) {
+    for (int n = LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) value[i] = value[i] > value[i + n] ? value[i] : value[i + n];
+    return value[0];
+}
+INLINE float quick_sum(vec value) {
+    for (int n = LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) value[i] += value[i + n];
+    return value[0];
+}
+#endif
 
 /* e to the power of x, within 2 units of the last place (Cephes' polynomial). */
 INLINE vec exponential(vec x) {

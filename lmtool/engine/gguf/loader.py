@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.cpu.library import kernels
-from lmtool.engine.cpu.products import BLOCK_BYTES, INT4_DTYPE
+from lmtool.engine.cpu.products import INT4_DTYPE
 from lmtool.engine.decoder_loader import compiled_runner
 from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.gguf.config import model_of
 from lmtool.engine.gguf.header import read_header
-from lmtool.engine.gguf.weights import GgufWeights, gguf_package
+from lmtool.engine.gguf.weights import PLAIN, GgufWeights, gguf_package
 from lmtool.engine.hardware import choose_dtype, kernel_dtype, this_machine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.model_runner import RunnableModel
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lmtool.engine.gguf.config import GgufModel
 
 _FORMATS = {"Q4_0": "int4", "Q8_0": "int8"}
-"""Types of tensors to the kernels' formats that they are held in as they are."""
+"""Types of blocks to the kernels' formats that they are."""
 
 
 def is_gguf(name: str) -> bool:
@@ -54,8 +54,8 @@ def load_gguf(
         if stored is None or library is None:
             return None
         weights.dtype = torch.float32 if config.quantize else dtype
-        weights.as_they_are = blocks_to_keep(weights, config)
-        held = held_formats(weights, stored, dtype)
+        weights.blocks = choose_blocks(weights, config)
+        held = held_formats(weights, stored)
         contents = contents_digest(model.raw, ((part, weights.raw(part)) for part in weights))
         parameters = weights.numbers
         context = min(model.raw["max_position_embeddings"], config.max_context or (1 << 31))
@@ -102,32 +102,34 @@ def choose_gguf_dtype(setting: str, weights: GgufWeights, device: torch.device) 
     return choose_dtype(setting, stored, 4 * weights.numbers, this_machine(device))
 
 
-def blocks_to_keep(weights: GgufWeights, config: EngineConfig) -> frozenset[str]:
-    """The weights whose blocks the kernels multiply as they are: nothing is lost, and no memory either.
+def choose_blocks(weights: GgufWeights, config: EngineConfig) -> dict[str, str]:
+    """The weights that are held as blocks, and their type; none where a dtype was asked for.
 
-    Not where a dtype was asked for; of several that are one product, all or none. `--quantize int4` packs Q8_0 again.
+    Q4_0 and Q8_0 stay as they are, which loses nothing. Of other quantized types are made blocks of Q8_0: as many bits
+    or more, a rounding that is finer than that of products' inputs. Of several weights that are one product all have
+    the same type. `--quantize int4` leaves Q4_0 alone, and packs the rest again.
     """
     if config.dtype != "auto" and not config.quantize:
-        return frozenset()
-    wanted = {kind for kind in BLOCK_BYTES if config.quantize != "int4" or _FORMATS[kind] == "int4"}
-    kept = set[str]()
+        return {}
+    chosen = dict[str, str]()
     for product in weights.products():
         kinds = {weights.kinds[part] for part in product}
-        if len(kinds) == 1 and kinds <= wanted:
-            kept |= set(product)
-    return frozenset(kept)
+        if kinds & PLAIN.keys():
+            continue
+        kind = "Q4_0" if kinds == {"Q4_0"} else "Q8_0"
+        if kind == "Q4_0" or config.quantize != "int4":
+            chosen |= dict.fromkeys(product, kind)
+    return chosen
 
 
-def held_formats(weights: GgufWeights, stored: torch.dtype, dtype: torch.dtype) -> str:
+def held_formats(weights: GgufWeights, stored: torch.dtype) -> str:
     """The formats of all products, the most frequent one first, for `ModelInfo.dtype`."""
     counts = dict[str, int]()
-    products = list(weights.products())
-    for product in products:
-        packed = torch.int8 if stored == INT4_DTYPE and product == products[-1] else stored
-        own = str(packed if packed != dtype else dtype).removeprefix("torch.")
-        if product[0] in weights.as_they_are:
-            own = _FORMATS[weights.kinds[product[0]]]
-        counts[own] = counts.get(own, 0) + 1
+    for first, *_ in weights.products():
+        top = "layers" not in first  # of int4 these are int8
+        own = torch.int8 if stored == INT4_DTYPE and top else stored
+        name = _FORMATS[weights.blocks[first]] if first in weights.blocks else str(own).removeprefix("torch.")
+        counts[name] = counts.get(name, 0) + 1
     return "+".join(sorted(counts, key=lambda name: -counts[name]))
 
 

@@ -159,12 +159,14 @@ def _merges(vocabulary: dict[str, int], scores: list[float], kinds: list[int]) -
 
 def _frame(tokenizer: Tokenizer, file: GgufFile, named: dict[str, str], *, bos: bool) -> None:
     """Let a text begin with bos and end with eos, where the metadata wants that."""
-    begins = file.flag("tokenizer.ggml.add_bos_token", default=bos) and "bos_token" in named
-    ends = file.flag("tokenizer.ggml.add_eos_token", default=False) and "eos_token" in named
-    parts = [named["bos_token"]] * begins + ["$A"] + [named["eos_token"]] * ends
+    begins = [named["bos_token"]] if "bos_token" in named else []
+    ends = [named["eos_token"]] if "eos_token" in named else []
+    begins *= file.flag("tokenizer.ggml.add_bos_token", default=bos)
+    ends *= file.flag("tokenizer.ggml.add_eos_token", default=False)
+    parts = [*begins, "$A", *ends]
     if len(parts) > 1:
         ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(parts) if token in named.values()]
-        pair = [*parts, *([named["bos_token"]] * begins), "$B", *([named["eos_token"]] * ends)]
+        pair = [*parts, *begins, "$B", *ends]
         tokenizer.post_processor = processors.TemplateProcessing(single=parts, pair=pair, special_tokens=ids)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lmtool.engine.cpu.products import BLOCK_BYTES
+from lmtool.engine.cpu.products import BLOCK_BYTES, to_int8_blocks
 from lmtool.engine.gguf.config import refusal
 from lmtool.errors import ModelLoadError, ResourceError
 
@@ -49,7 +49,7 @@ _FUSED = (
     ("mlp.down_proj",),
 )
 """What a layer multiplies in one product, and so holds in one format."""
-_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _QUANTIZED = {*("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")}
 """Types whose numbers the package gguf computes."""
 _PIECE = 1 << 22
@@ -75,8 +75,8 @@ class StoredTensor:
 class GgufWeights(MutableMapping[str, Tensor]):
     """Name to weight as transformers has it, converted at each look; what is taken out leaves memory.
 
-    A weight is [out, in] in `dtype`, or [out, groups, bytes] uint8: blocks of the file's own that the kernels multiply
-    as they are, see `products.pack`.
+    A weight is [out, in] in `dtype`, or [out, groups, bytes] uint8: blocks that the kernels multiply, see
+    `products.pack`, of the file's own or made of its numbers.
     """
 
     def __init__(self, file: GgufFile, model: GgufModel, on_bytes: Callable[[int], None]) -> None:
@@ -86,8 +86,8 @@ class GgufWeights(MutableMapping[str, Tensor]):
         `ResourceError` without the package gguf.
         """
         self.dtype = torch.float32
-        self.as_they_are: frozenset[str] = frozenset()
-        """Weights that are handed out as blocks."""
+        self.blocks: Mapping[str, str] = {}
+        """Weights that are handed out as blocks, with their type."""
         self._file, self._model, self._on_bytes = file, model, on_bytes
         self._stored = stored_tensors(file, model)
 
@@ -102,10 +102,11 @@ class GgufWeights(MutableMapping[str, Tensor]):
         raw = self.raw(name).view(stored.shape[0], -1)
         if heads := self._heads(name):
             raw = _unpermuted(raw, heads)
-        if name in self.as_they_are:
+        if self.blocks.get(name) == stored.kind:
             return raw.view(stored.shape[0], -1, BLOCK_BYTES[stored.kind]).clone()
-        dtype = torch.float32 if len(stored.shape) == 1 else self.dtype
-        return converted(raw, stored, dtype)
+        if name in self.blocks:
+            return to_int8_blocks(converted(raw, stored, torch.float32))
+        return converted(raw, stored, torch.float32 if len(stored.shape) == 1 else self.dtype)
 
     def __setitem__(self, name: str, _: Tensor) -> None:
         raise TypeError(f"{name}: a file's weights cannot be replaced")
@@ -132,11 +133,13 @@ class GgufWeights(MutableMapping[str, Tensor]):
         return sum(math.prod(stored.shape) for stored in self._stored.values())
 
     def products(self) -> Iterator[tuple[str, ...]]:
-        """The weights that are multiplied together: those of each product, then the head."""
+        """The weights that are held in one format: those of each product, the head, the embedding."""
         for layer in range(len(self._model.decoder.windows)):
             for parts in _FUSED:
                 yield tuple(f"model.layers.{layer}.{part}.weight" for part in parts)
-        yield ("model.embed_tokens.weight",) if self._model.decoder.tied else ("lm_head.weight",)
+        yield ("model.embed_tokens.weight",)
+        if not self._model.decoder.tied:
+            yield ("lm_head.weight",)
 
     def _heads(self, name: str) -> int:
         """Heads whose rows must be put in order; 0: none."""
@@ -200,9 +203,9 @@ def _checked(file: GgufFile, name: str, entry: TensorEntry) -> StoredTensor:
         numbers, size = gguf.GGML_QUANT_SIZES[kind]
     except (ValueError, KeyError):
         raise refusal(file, f"its tensor {name} is of type {entry.kind}, which gguf does not know") from None
-    if kind.name not in _PLAIN.keys() | _QUANTIZED:
+    if kind.name not in PLAIN.keys() | _QUANTIZED:
         raise refusal(file, f"its tensor {name} is of type {kind.name}, which is not converted here")
-    if len(entry.shape) == 1 and kind.name not in _PLAIN:
+    if len(entry.shape) == 1 and kind.name not in PLAIN:
         raise file.fault(f"its tensor {name} is of type {kind.name}, and has no rows")
     if entry.shape[-1] % numbers:
         raise file.fault(f"its tensor {name} has rows of {entry.shape[-1]} numbers, no multiple of {numbers}")
@@ -227,8 +230,8 @@ def converted(raw: Tensor, stored: StoredTensor, dtype: torch.dtype) -> Tensor:
 
     raw: [rows, row bytes] uint8, or [numbers, bytes of one].
     """
-    if stored.kind in _PLAIN:
-        return raw.contiguous().view(_PLAIN[stored.kind]).to(dtype, copy=True).view(stored.shape)
+    if stored.kind in PLAIN:
+        return raw.contiguous().view(PLAIN[stored.kind]).to(dtype, copy=True).view(stored.shape)
     gguf = gguf_package()
     kind = gguf.GGMLQuantizationType[stored.kind]
     out = torch.empty(stored.shape, dtype=dtype)

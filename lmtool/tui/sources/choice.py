@@ -121,6 +121,7 @@ class SourceFactory:
             find_tokenizer=self.find_tokenizer,
             spell=None if self._tokenizer is None else TokenSpelling(self._tokenizer),
             endpoint=self._endpoint(self.options.connect[0]) if self.options.connect else own,
+            http=parse_target(to, self.options.api_key),
             policy=policy,
         )
         source.url = proxy_url(place, sockets, target)

@@ -92,7 +92,9 @@ class ConnectSource(Source):
         assert requests is not None
         self._pipeline.feed_to(feed)
         link = await requests.connect()
-        feed_others = WatchFeed(self._pipeline, self._numbers.__next__)
+        feed_others = WatchFeed(
+            self._pipeline, self._numbers.__next__, None if self._http is None else self._http.agent
+        )
         try:
             await self._watch(link, feed_others)
             await self._run(requests, link)

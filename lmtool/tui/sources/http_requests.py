@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -60,6 +61,8 @@ class HttpRequestSource:
     pipeline: EventPipeline
     number: Callable[[], int]
     """Gives each connection its number."""
+    agent: str = field(default_factory=lambda: f"lmtool inspect {secrets.token_hex(4)}")
+    """What its requests, and nobody else, call their client: a server that shows its clients shows these, too."""
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def continue_answer(self, continuation: HttpContinuation) -> str:
@@ -208,7 +211,7 @@ class HttpRequestSource:
         reader, writer = await self._open()
         number = self.number()
         tap = ConnectionTap(number, "msgspec")
-        data = self._request("POST", path, body, {"user-agent": "lmtool inspect", **headers})
+        data = self._request("POST", path, body, headers)
         self.pipeline.add(number, tap.request_parts(self.pipeline.clock(), tap.requests.feed(data)))
         label = f"{number}/1"
         self._running[label] = asyncio.create_task(self._receive(number, tap, reader, writer, data))
@@ -278,7 +281,8 @@ class HttpRequestSource:
         """The bytes of a request, with the key of this server."""
         content = b"" if body is None else json.dumps(body).encode()
         key = key_in(self.target.authorization)
-        own = {"host": self.target.authority, "connection": "close", **as_headers(self.target.authorization)}
+        own = {"host": self.target.authority, "connection": "close", "user-agent": self.agent}
+        own |= as_headers(self.target.authorization)
         own |= {"x-api-key": key} if key is not None and path.endswith("/messages") else {}
         own |= {} if body is None else {"content-type": "application/json", "content-length": str(len(content))}
         lines = [

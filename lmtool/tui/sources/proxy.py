@@ -45,6 +45,7 @@ class ProxySource(Source):
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
         spell: TokenBytes | None = None,
         endpoint: Endpoint | None = None,
+        http: Target | None = None,
         also: Callable[[int, Iterable[Event]], None] | None = None,
         before_close: Callable[[], Awaitable[None]] | None = None,
         policy: AccessPolicy | None = None,
@@ -53,7 +54,8 @@ class ProxySource(Source):
         """Remember the server and the sockets, which are bound, to accept connections on.
 
         spell: what ids mean; None asks the server which tokenizer it has. endpoint: where requests of the inspector's
-        own go, by default to the server where it speaks LMTP, without a key. also: as `EventPipeline` has it.
+        own go, by default to the server where it speaks LMTP, without a key. http: the server again, with the key that
+        branches of HTTP answers show; by default without one. also: as `EventPipeline` has it.
         before_close: awaited before connections are cut, such as to let streams end. policy: which requests are let in.
         tls: with which clients are spoken to.
         """
@@ -69,7 +71,7 @@ class ProxySource(Source):
             self.no_requests = "prompts and scores from here need an LMTP server: add  --connect ws://HOST:PORT"
         else:
             self._requests = RequestSource(own, self._pipeline, self._proxy.number, find_tokenizer=find_tokenizer)
-        self._http = HttpRequestSource(target, self._pipeline, self._proxy.number)
+        self._http = HttpRequestSource(http or target, self._pipeline, self._proxy.number)
         self.url = ""
         """Where clients connect, for people; set by the caller, who made the sockets."""
         self.title = f"proxy {short_place(self._sockets)}→{_short(target)}"

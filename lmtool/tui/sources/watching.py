@@ -6,21 +6,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.trace.codec import LineError, event_from
-from lmtool.trace.events import Close, Drop
+from lmtool.trace.events import Close, Drop, Open
 from lmtool.trace.traffic import taken_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lmtool.lmtp.messages import Watched
+    from lmtool.trace.events import Event
     from lmtool.tui.sources.event_pipeline import EventPipeline
 
 
 class WatchFeed:
     """Feeds a pipeline with what one connection watches; make a new one for a new connection."""
 
-    def __init__(self, pipeline: EventPipeline, number: Callable[[], int]) -> None:
-        """number: gives each connection its number."""
+    def __init__(self, pipeline: EventPipeline, number: Callable[[], int], own_agent: str | None = None) -> None:
+        """number: gives each connection its number. own_agent: of connections that are fed by who made them."""
+        self._own_agent = own_agent
+        self._own: set[int] = set()
+        """Open connections of that agent, by the server's numbers."""
         self._pipeline = pipeline
         self._number = number
         self._numbers: dict[int, int] = {}
@@ -42,6 +46,8 @@ class WatchFeed:
                 self._pipeline.note(f"the server told of something that cannot be read: {error}")
                 continue
             there = event.connection
+            if self._is_own(event):
+                continue
             if there not in self._numbers:
                 self._numbers[there] = self._number()
             here = self._numbers[there]
@@ -49,6 +55,16 @@ class WatchFeed:
                 del self._numbers[there]
             moved = replace(event, time=max(0.0, event.time + self._offset), connection=here)
             self._pipeline.add(here, [moved])
+
+    def _is_own(self, event: Event) -> bool:
+        """Whether an event is of a connection that is fed elsewhere."""
+        number = event.connection
+        if isinstance(event, Open) and self._own_agent is not None and event.facts.get("agent") == self._own_agent:
+            self._own.add(number)
+        is_own = number in self._own
+        if isinstance(event, Close | Drop):
+            self._own.discard(number)
+        return is_own
 
     def lose(self) -> None:
         """End what is still open: the connection that watched is gone."""

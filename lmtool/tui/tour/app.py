@@ -183,7 +183,7 @@ class TourApp(InspectorApp):
         way = [Run(glyphs.line * place, "accent"), Run(glyphs.knob, "accent")]
         way.append(Run(glyphs.rule * (len(STEPS) - place), "dim"))
         keys: Line = []
-        if step is not None:
+        if step is not None and self.screen is self.main:  # what is open over the panes has keys of its own
             keys = [Run(key_of(self, SKIP.id), "key"), Run(" skips  ", "dim")]
             keys += [Run(key_of(self, "quit"), "key"), Run(" leaves" if slim else " leaves for later", "dim")]
         line = fitted([Run(name, "title"), Run("  "), *way, Run("  ")], columns - length(keys))

@@ -215,8 +215,7 @@ STEPS = (
     ),
     Step(
         "look", "Parting",
-        "At the top how much is equal, below it both texts: plain as long as they are equal, coloured where they "
-        "part. Press {esc} to close this.",
+        "At the top how much is equal, below it both texts, dim as far as they are equal. Press {esc} to close this.",
         (), _closed, kept_as="compare",
     ),
 )  # fmt: skip

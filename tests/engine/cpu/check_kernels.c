@@ -47,23 +47,19 @@ static Product packed(int64_t kind, const float *weights, int64_t outputs, int64
     const int64_t tiles = (outputs + WIDTH - 1) / WIDTH, all = tiles * WIDTH;
     Product p = {.bias = bias, .inputs = inputs, .outputs = outputs, .kind = kind};
     uint8_t *to = calloc(all * (inputs + GROUP) * 4, 1);
-    float *scales = calloc(all, 4), *filled = calloc(all * inputs, 4);
-    int32_t *sums = calloc(all, 4);
+    float *filled = calloc(all * inputs, 4);
     memcpy(filled, weights, outputs * inputs * sizeof(float));
-    if (kind == INT4) pack_int4(filled, tiles, inputs, to);
+    if (kind == INT8 || kind == INT4) pack_groups(kind, filled, tiles, inputs, to);
     for (int64_t n = 0; n < outputs; n++) {
         const int64_t tile = n / WIDTH, lane = n % WIDTH;
-        float high = 0;
-        for (int64_t k = 0; k < inputs; k++) high = fabsf(weights[n * inputs + k]) > high ? fabsf(weights[n * inputs + k]) : high;
-        scales[n] = high / 127;
         for (int64_t k = 0; k < inputs; k++) {
             const float x = weights[n * inputs + k], rounded = as_bfloat16(x);
             uint32_t word;
             memcpy(&word, &rounded, 4);
             const uint16_t half = (uint16_t)(word >> 16);
-            const int8_t whole = (int8_t)rintf(x / scales[n]);
             const int64_t groups = (inputs + GROUP - 1) / GROUP, i = k % GROUP;
-            const uint8_t *group = to + (tile * groups + k / GROUP) * GROUP_BYTES * WIDTH;
+            const uint8_t *group = to + (tile * groups + k / GROUP) * GROUP_BYTES(kind) * WIDTH;
+            const uint8_t byte = group[2 * WIDTH + (i / 4 * WIDTH + lane) * 4 + i % 4]; /* of int8 */
             const uint8_t pair = group[2 * WIDTH + (i % 16 / 4 * WIDTH + lane) * 4 + i % 4];
             float *own = stored + n * inputs + k;
             switch (kind) {
@@ -73,16 +69,13 @@ static Product packed(int64_t kind, const float *weights, int64_t outputs, int64
                                             : (tile * inputs + k) * WIDTH + lane), &half, 2);
                     *own = rounded;
                     break;
-                case INT8:
-                    to[(tile * inputs / 4 + k / 4) * WIDTH * 4 + lane * 4 + k % 4] = (uint8_t)whole;
-                    sums[n] += whole, *own = whole * scales[n];
-                    break;
+                case INT8: *own = (int8_t)(uint8_t)(byte - BYTE_ZERO) * as_float16(group + 2 * lane); break;
                 default: *own = ((i < 16 ? pair & 15 : pair >> 4) - 8) * as_float16(group + 2 * lane);
             }
         }
     }
     free(filled);
-    p.weights = to, p.scales = scales, p.sums = sums;
+    p.weights = to;
     return p;
 }
 
@@ -91,20 +84,20 @@ static float rounded_input(int64_t kind, float x, float high) {
     if (kind == FLOAT32 || (kind == BFLOAT16 && !PAIRED)) return x;
     if (kind == BFLOAT16) return as_bfloat16(x);
     if (high == 0) return 0;
-    return kind == INT8 ? rintf(x * (1.0f / (high / 127.0f))) * (high / 127.0f) : rintf(x * (127.0f / high)) * (high / 127.0f);
+    return rintf(x * (127.0f / high)) * (high / 127.0f);
 }
 
 static void check_product(int64_t kind, int64_t outputs, int64_t inputs) {
     float *weights = numbers(outputs * inputs, 0.05f), *bias = numbers(outputs + WIDTH, 1), *x = numbers(MOST_ROWS * inputs, 3);
     float *stored = malloc(outputs * inputs * sizeof(float)), *out = malloc(MOST_ROWS * outputs * sizeof(float));
-    float *alone = malloc(MOST_ROWS * outputs * sizeof(float)), steps[TOGETHER];
+    float *alone = malloc(MOST_ROWS * outputs * sizeof(float));
     void *room = malloc(MOST_ROWS * (inputs + GROUP) * 4);
     const Product p = packed(kind, weights, outputs, inputs, bias, stored);
-    product(&p, x, MOST_ROWS, STORE, out, outputs, room, steps);
+    product(&p, x, MOST_ROWS, STORE, out, outputs, room);
     for (int64_t row = 0; row < MOST_ROWS; row++) for (int64_t n = 0; n < outputs; n++) {
         double total = bias[n], size = 1;
         for (int64_t k = 0; k < inputs; k++) {
-            const int64_t from = kind == INT8 ? 0 : k / GROUP * GROUP, to = kind == INT8 || from + GROUP > inputs ? inputs : from + GROUP;
+            const int64_t from = k / GROUP * GROUP, to = from + GROUP > inputs ? inputs : from + GROUP;
             float high = 0;
             for (int64_t i = from; i < to; i++) high = fabsf(x[row * inputs + i]) > high ? fabsf(x[row * inputs + i]) : high;
             const double one = (double)stored[n * inputs + k] * rounded_input(kind, x[row * inputs + k], high);
@@ -118,10 +111,10 @@ static void check_product(int64_t kind, int64_t outputs, int64_t inputs) {
         }
     }
     for (int64_t rows = 1; rows < MOST_ROWS; rows++) {
-        product(&p, x + (MOST_ROWS - rows) * inputs, rows, STORE, alone, outputs, room, steps);
+        product(&p, x + (MOST_ROWS - rows) * inputs, rows, STORE, alone, outputs, room);
         if (memcmp(alone, out + (MOST_ROWS - rows) * outputs, rows * outputs * sizeof(float))) fail("bits", kind, outputs, inputs, rows);
     }
-    free((void *)p.weights), free((void *)p.scales), free((void *)p.sums);
+    free((void *)p.weights);
     free(weights), free(bias), free(x), free(stored), free(out), free(alone), free(room);
 }
 
@@ -187,7 +180,7 @@ static void plain_layer(const Model *m, const float *norms, const float *qkv, co
 /* Run the layer over the stream in steps of so many tokens. */
 static void run_layer(const Model *m, const Layer *own, int64_t pieces, float *hidden) {
     static float normed[TOKENS * HIDDEN], qkv[TOKENS * ALL_HEADS * SIZE], attended[TOKENS * HEADS * SIZE], inner[TOKENS * INNER];
-    static float room[TOKENS * HEADS * SIZE], steps[TOGETHER];
+    static float room[TOKENS * HEADS * SIZE];
     const int64_t table[BLOCKS] = {2, 0, 1, 9, 8, 3, 5, 4, 7, 6};
     int64_t positions[TOKENS], slots[TOKENS];
     for (int64_t start = 0; start < TOKENS; start += pieces) {
@@ -195,7 +188,7 @@ static void run_layer(const Model *m, const Layer *own, int64_t pieces, float *h
         for (int64_t i = 0; i < count; i++)
             positions[i] = start + i, slots[i] = table[(start + i) / BLOCK] * BLOCK + (start + i) % BLOCK;
         const Group group = {NULL, positions, table, 1, count, BLOCKS};
-        const Step step = {count, count, positions, slots, hidden + start * HIDDEN, normed, qkv, attended, inner, room, steps, &group, 1};
+        const Step step = {count, count, positions, slots, hidden + start * HIDDEN, normed, qkv, attended, inner, room, &group, 1};
         layers(m, own, 1, &step);
     }
 }
@@ -240,7 +233,7 @@ int main(void) {
     const int64_t shapes[][2] = {{1, 4}, {31, 48}, {64, 128}, {97, 260}, {40, 1}, {33, 77}, {130, 520}};
     for (int64_t kind = FLOAT32; kind <= INT4; kind++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-            if (kind != INT8 || shapes[i][1] % 4 == 0) check_product(kind, shapes[i][0], shapes[i][1]);
+            check_product(kind, shapes[i][0], shapes[i][1]);
     check_layer();
     printf("%s\n", instructions());
     return failures != 0;

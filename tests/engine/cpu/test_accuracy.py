@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -94,6 +95,21 @@ def quantized(model: transformers.PreTrainedModel, bits: int) -> transformers.Pr
     return model
 
 
+def in_rows(numbers: Tensor) -> Tensor:
+    """Numbers [rows, n] as bytes with a scale a row."""
+    scales = numbers.abs().amax(dim=-1, keepdim=True) / 127
+    return (numbers / scales).round() * scales
+
+
+def in_bytes(model: transformers.PreTrainedModel, rounded: Callable[[Tensor], Tensor]) -> transformers.PreTrainedModel:
+    """The model with weights and inputs of all products rounded so."""
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.weight = torch.nn.Parameter(rounded(layer.weight.data))  # a copy: the embedding may be the same
+            layer.register_forward_pre_hook(lambda _, inputs: (rounded(inputs[0][0])[None],))
+    return model
+
+
 def test_float32(kernels, subject):
     """Nothing but rounding of the last bit."""
     assert subject.divergence(subject.ours(kernels, torch.float32)) < 1e-9
@@ -103,6 +119,20 @@ def test_bfloat16(kernels, subject):
     """Weights and inputs of products are rounded, all else is float32: at most half as far as transformers is."""
     ours = subject.divergence(subject.ours(kernels, torch.bfloat16))
     assert 0 < ours < 0.5 * subject.divergence(subject.theirs(subject.model(torch.bfloat16)))
+
+
+def test_int8(kernels, subject):
+    """As close as llama.cpp's Q8_0: weights and inputs of products have a scale for 32; one a row loses far more."""
+    ours, groups, rows = (
+        subject.divergence(logits)
+        for logits in (
+            subject.ours(kernels, torch.int8),
+            subject.theirs(in_bytes(subject.model(), lambda numbers: in_groups(numbers, 8))),
+            subject.theirs(in_bytes(subject.model(), in_rows)),
+        )
+    )
+    assert 0 < ours < 1.25 * groups
+    assert ours < 0.7 * rows
 
 
 def test_int4(kernels, subject):

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear, silu
 
 from lmtool.engine.cpu.library import GATED, address
-from lmtool.engine.cpu.products import interleaved, multiply, pack, unpacked_blocks
+from lmtool.engine.cpu.products import interleaved, multiply, pack, to_int8_blocks, unpacked_blocks
 
 SHAPES = [(1, 4), (31, 48), (64, 128), (300, 1024), (97, 260)]
 ODD = [(40, 1), (33, 77)]
-"""Inputs that do not come in pairs; int8 has none."""
-Q4_0 = gguf.GGMLQuantizationType.Q4_0
+"""Inputs that do not come in pairs, nor in groups."""
 DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.int4]
 LOSS = {torch.float32: 1e-5, torch.bfloat16: 1e-5, torch.int8: 0.02, torch.int4: 0.02}
 """Share of the largest result by which one may be off."""
@@ -43,7 +42,7 @@ def layer():
     return make
 
 
-CASES = [(shape, dtype) for dtype in DTYPES for shape in SHAPES + (ODD if dtype != torch.int8 else [])]
+CASES = [(shape, dtype) for dtype in DTYPES for shape in SHAPES + ODD]
 
 
 @pytest.mark.parametrize(("shape", "dtype"), CASES)
@@ -52,19 +51,22 @@ def test_numbers(kernels, layer, shape, dtype):
     weight, bias, inputs = layer(*shape)
     rounded = inputs.bfloat16().float() if dtype == torch.bfloat16 and kernels.paired else inputs
     packed = pack(kernels, weight, bias, dtype)
-    stored = weight if dtype == torch.int8 else unpacked(kernels, packed) if dtype == torch.int4 else weight.to(dtype)
+    stored = unpacked(kernels, packed) if dtype in {torch.int8, torch.int4} else weight.to(dtype)
     expected = linear(rounded, stored.float(), bias)
     error = (multiply(kernels, packed, inputs) - expected).abs().max()
     assert error <= LOSS[dtype] * max(1.0, float(expected.abs().max()))
 
 
 def unpacked(kernels, packed):
-    """int4 weights [out, in] as they are stored: tiles of groups, in each the scales, then the halves of bytes."""
+    """int8 or int4 weights [out, in] as they are stored: tiles of groups, in each the scales, then the weights."""
     width = kernels.tile_width
-    stored = packed.weights.view(-1, packed.weights.shape[1], 18 * width)
+    stored = packed.weights.view(torch.uint8)
     scales = stored[..., : 2 * width].contiguous().view(torch.float16).float()
-    octets = stored[..., 2 * width :].unflatten(-1, (4, width, 4))
-    whole = torch.stack((octets & 15, octets >> 4), dim=2).float() - 8  # [tiles, groups, half, quarter, width, 4]
+    octets = stored[..., 2 * width :].unflatten(-1, (-1, width, 4))
+    if packed.weights.dtype == torch.int8:
+        whole = (octets - kernels.byte_zero).view(torch.int8).float()[:, :, None]
+    else:
+        whole = torch.stack((octets & 15, octets >> 4), dim=2).float() - 8  # [tiles, groups, half, quarter, width, 4]
     weights = whole.permute(0, 4, 1, 2, 3, 5).flatten(3) * scales.permute(0, 2, 1)[..., None]
     return weights.flatten(2).flatten(0, 1)[: packed.outputs, : packed.inputs]
 
@@ -80,7 +82,7 @@ def unpacked(kernels, packed):
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_shape(kernels, layer, out, size, rows, start, dtype, biased):
     """Of whatever shape, a row has the same bits alone, among any others, and wherever it stands."""
-    weight, bias, inputs = layer(out, size * 4 if dtype == torch.int8 else size)
+    weight, bias, inputs = layer(out, size)
     packed = pack(kernels, weight, bias if biased else None, dtype)
     crowd = multiply(kernels, packed, inputs[:rows])
     assert crowd.isfinite().all()
@@ -122,12 +124,13 @@ def test_int4_is_closer_than_the_nearest_quantum(kernels, layer):
 
 
 @pytest.mark.parametrize("out", [1, 97, 300])
-def test_blocks_of_four_bits_as_they_are(kernels, out):
+@pytest.mark.parametrize("kind", [gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q8_0])
+def test_blocks_as_they_are(kernels, out, kind):
     """llama.cpp's blocks lose nothing when they are packed, or looked up again; groups of no weights are 0."""
     generator = np.random.default_rng(out)
-    blocks = gguf.quants.quantize(generator.normal(size=(out, 96)).astype(np.float32), Q4_0).reshape(out, 3, 18)
+    blocks = gguf.quants.quantize(generator.normal(size=(out, 96)).astype(np.float32), kind).reshape(out, 3, -1)
     blocks[0, 1] = 0
-    theirs = torch.from_numpy(gguf.quants.dequantize(blocks.reshape(out, -1), Q4_0))
+    theirs = torch.from_numpy(gguf.quants.dequantize(blocks.reshape(out, -1), kind))
     weight, bias = torch.from_numpy(blocks), torch.randn(out)
     packed = pack(kernels, weight, bias, torch.float32)
     assert (packed.inputs, packed.outputs) == (96, out)
@@ -136,6 +139,19 @@ def test_blocks_of_four_bits_as_they_are(kernels, out):
     inputs = torch.randint(-127, 128, (4, 96)).float()
     inputs[:, ::32] = 127
     torch.testing.assert_close(multiply(kernels, packed, inputs), inputs @ theirs.t() + bias, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-9, 1e9, 0.0])
+def test_blocks_of_bytes(kernels, layer, factor):
+    """Made of numbers they are those that packing makes, and llama.cpp's own; of any size they are numbers."""
+    weight = layer(97, 320)[0] * factor
+    blocks = to_int8_blocks(weight)
+    assert torch.equal(unpacked_blocks(blocks), unpacked(kernels, pack(kernels, weight, None, torch.int8)))
+    assert unpacked_blocks(blocks).isfinite().all()
+    if factor == 1:
+        theirs = gguf.quants.quantize(weight.numpy(), gguf.GGMLQuantizationType.Q8_0).reshape(blocks.shape)
+        assert (blocks.numpy() != theirs).mean() < 1e-3  # what lies in the middle is rounded the other way
+        assert (unpacked_blocks(blocks) - weight).abs().max() < weight.abs().max() / 250
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e-4, 3e4, 1e30])
@@ -173,11 +189,11 @@ def test_any_number_of_rows(kernels, layer, dtype):
 
 
 def test_int8_is_exact_where_it_can_be(kernels):
-    """Whole numbers up to 127 in weights and inputs are multiplied without any loss; a row of zeros gives the bias."""
+    """Whole numbers up to 127, which each group has, are multiplied without any loss; a row of zeros gives the bias."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randint(-127, 128, (40, 64), generator=generator).float()
     inputs = torch.randint(-127, 128, (3, 64), generator=generator).float()
-    weight[:, 0] = inputs[:, 0] = 127
+    weight[:, ::32] = inputs[:, ::32] = 127
     inputs[2] = 0
     packed = pack(kernels, weight, torch.ones(40), torch.int8)
     torch.testing.assert_close(multiply(kernels, packed, inputs), inputs @ weight.t() + 1, rtol=1e-6, atol=0.1)
@@ -192,8 +208,8 @@ def test_gates(kernels, layer, inner):
     up = up[:inner]
     packed = pack(kernels, interleaved(kernels, gate, up), None, torch.float32)
     width = packed.outputs // 2
-    out, room, steps = torch.empty(70, width), torch.empty(70, 64), torch.empty(70)
-    kernels.product(packed.structure, address(inputs), 70, GATED, address(out), width, address(room), address(steps))
+    out, room = torch.empty(70, width), torch.empty(70, 64)
+    kernels.product(packed.structure, address(inputs), 70, GATED, address(out), width, address(room))
     expected = silu(linear(inputs, gate)) * linear(inputs, up)
     torch.testing.assert_close(out[:, :inner], expected, atol=1e-5, rtol=1e-5)
     assert not out[:, inner:].any()
@@ -208,7 +224,7 @@ def test_rows_as_they_were(kernels, layer, dtype, size):
     assert torch.equal(pack(kernels, weight, None, dtype).rows(ids), weight[ids].to(dtype).float())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int4])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.int4])
 def test_numbers_that_are_none(kernels, layer, dtype):
     """What is not a number, or infinite, in a row stays so, and stays in its row."""
     weight, bias, inputs = layer(31, 49)

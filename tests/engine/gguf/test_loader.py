@@ -12,9 +12,10 @@ import transformers
 
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import use_kernels
+from lmtool.engine.cpu.products import unpacked_blocks
 from lmtool.engine.engine_loader import load_engine
 from lmtool.engine.gguf.header import read_header
-from lmtool.engine.gguf.loader import gguf_modules, load_gguf
+from lmtool.engine.gguf.loader import choose_blocks, gguf_modules, load_gguf, open_gguf
 from lmtool.engine.selfcheck import check_runner, reference_logits
 from lmtool.errors import ModelLoadError, ResourceError
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
@@ -87,14 +88,40 @@ class TestNumbers:
         path, reference = written("llama-tied", kind)
         check(loaded(path, **EXACT), reference)
 
+    @pytest.mark.parametrize(("kinds", "dtype", "tolerance"), [
+        ("Q4_0", "int4", 0.04),
+        ("Q8_0", "int8", 0.04),
+        (MIXED, "int8", 0.06),
+        ({"output.": "Q6_K", "token_embd": "Q6_K", "attn_output": "Q4_0", "": "Q4_0"}, "int4+int8", 0.06),
+        ({"attn_v": "Q6_K", "": "Q4_0"}, "int4+int8", 0.06),
+    ])  # fmt: skip
     @pytest.mark.parametrize("name", ["llama", "llama-tied"])
-    def test_blocks_as_they_are(self, written, name):
-        """Q4_0 stays in its blocks: what is lost is the rounding of the products' inputs alone."""
-        path, reference = written(name, {"output.": "Q6_K", "attn_output": "Q4_0", "": "Q4_0"})
+    def test_by_default(self, written, name, kinds, dtype, tolerance):
+        """Q4_0 and Q8_0 stay in their blocks, of others are made bytes: more is lost by rounding products' inputs."""
+        path, reference = written(name, kinds)
         model = loaded(path)
-        assert model.info.dtype.startswith("int4")
-        check(model, reference, 0.05)
-        check(loaded(path, quantize="int4"), reference, 0.05)
+        assert model.info.dtype == dtype
+        check(model, reference, tolerance)
+
+    @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+    def test_blocks_as_they_are(self, written, kind):
+        """Of what the file has nothing is lost: packed, it is the file's own bytes."""
+        path, _ = written("llama", kind)
+        _, weights = open_gguf(path, quiet)
+        numbers = {name: weights[name] for name in ("model.layers.1.mlp.down_proj.weight", "lm_head.weight")}
+        weights.blocks = choose_blocks(weights, EngineConfig())
+        for name, exact in numbers.items():
+            assert weights[name].dtype == torch.uint8
+            assert torch.equal(unpacked_blocks(weights[name]), exact)
+
+    def test_quantize_int4_packs_what_is_wider(self, written):
+        """All but Q4_0, which is as narrow."""
+        path, reference = written("llama", {"ffn": "Q4_0", "": "Q8_0"})
+        model = loaded(path, quantize="int4")
+        assert model.info.dtype == "int4+int8"
+        check(model, reference, 0.5)
+        path, reference = written("llama", "Q4_0")
+        check(loaded(path, quantize="int4"), reference, 0.04)
 
     @pytest.mark.parametrize(("settings", "dtype", "tolerance"), [
         ({"dtype": "bfloat16"}, "bfloat16", 0.05),
@@ -204,4 +231,4 @@ def test_the_types_are_ggufs_own():
     """What is converted by name is known there."""
     from lmtool.engine.gguf import weights
 
-    assert {*weights._PLAIN, *weights._QUANTIZED} <= {kind.name for kind in gguf.GGMLQuantizationType}
+    assert {*weights.PLAIN, *weights._QUANTIZED} <= {kind.name for kind in gguf.GGMLQuantizationType}

@@ -70,6 +70,16 @@ def test_bos_and_eos_as_the_metadata_says(written):
     assert bare.decode(plain) == " a"
 
 
+def test_scores_decide_what_merges(written):
+    """Of two neighbours those merge first that make the token with the highest score, wherever it stands."""
+    tokens = ["<unk>", "<s>", "</s>", "a", "b", "c", "ab", "bc"]
+    metadata = {"model": "llama", "tokens": tokens, "token_type": [2, 3, 3, 1, 1, 1, 1, 1], "add_bos_token": False}
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in {**metadata, "add_space_prefix": False}.items()}
+    for scores, pieces in (((-1.0, -2.0), ["ab", "c"]), ((-2.0, -1.0), ["a", "bc"])):
+        found = read_tokenizer(written({**metadata, "tokenizer.ggml.scores": [0.0] * 6 + list(scores)}))
+        assert found.tokenizer.encode("abc").tokens == pieces
+
+
 @pytest.mark.parametrize(
     ("pre", "text", "pieces"),
     [
