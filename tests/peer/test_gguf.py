@@ -43,7 +43,8 @@ def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("gguf")
     exact = found / "F32.gguf"
     subprocess.run([PYTHON, str(ROOT / "tests/peer/tiny_gguf.py"), str(ROOT), str(exact)], check=True)
-    ids = read_tokenizer(exact).tokenizer.encode(TEXT).ids
+    ids = read_tokenizer(exact).tokenizer.encode(TEXT + (ROOT / "LICENSE").read_text()).ids[:500]
+    assert len(ids) == 500  # of few the noise of rounding differs by half
     task = {"exact": str(exact), "formats": FORMATS, "ids": ids, "texts": TEXTS}
     (found / "task.json").write_text(json.dumps(task))
     command = [PYTHON, str(ROOT / "tests/peer/llamacpp_logits.py"), str(found)]
@@ -69,9 +70,9 @@ def divergence(exact: torch.Tensor, other: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_logits(folder, name):
-    """Of the numbers in the file we are no further than llama.cpp is, held as they are by default.
+    """We are as far from the numbers in the file as llama.cpp is, which rounds inputs of products to bytes as well.
 
-    It rounds the inputs of products as well: of F32 and F16 it is exact, as we are in float32.
+    Of F32 and F16 it is exact, as we are in float32.
     """
     ids = json.loads((folder / "task.json").read_text())["ids"]
     theirs = torch.from_numpy(np.load(folder / f"{name}.npy"))
@@ -80,7 +81,7 @@ def test_logits(folder, name):
         assert divergence(exact, theirs) < 2e-6
         return
     held = divergence(exact, ours(folder / f"{name}.gguf", ids))
-    assert 0 < held < 1.1 * divergence(exact, theirs)
+    assert 0 < held < 1.15 * divergence(exact, theirs)
 
 
 def test_ids(folder):

@@ -69,9 +69,8 @@ async def serve(
     await player.listen(sockets)
     over_grpc = None if grpc_port is None or player.sessions is None else await player.sessions.listen(host, grpc_port)
     with interrupts.watch() as interrupt:
-        out.note(
-            f"answering {len(recorded)} recorded requests at {listening.url(place, sockets)}    Ctrl-C ends it", ""
-        )
+        address = _address(listening.url(place, sockets), {one.protocol for one in recorded})
+        out.note(f"answering {len(recorded)} recorded requests at {address}    Ctrl-C ends it", "")
         if over_grpc is not None:
             out.note(f"and Evergreen over gRPC at {over_grpc}", "")
         await interrupt.first.wait()
@@ -80,6 +79,11 @@ async def serve(
     out.note(
         f"{player.answered} requests answered · {player.missed} not recorded · {unused} recorded ones not asked", ""
     )
+
+
+def _address(url: str, protocols: set[str]) -> str:
+    """Where clients connect: a base URL for SDKs where nothing but HTTP was recorded."""
+    return f"http{url.removeprefix('ws')}" if protocols == {"http"} and url.startswith("ws") else url
 
 
 def parse_speed(text: str) -> float | None:

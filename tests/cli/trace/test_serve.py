@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
+from lmtool.cli.trace.serve import _address
 from tests.cli.trace_runner import CONVERSATION, trace
 
 
@@ -44,6 +45,14 @@ async def test_a_recording_answers(tmp_path: Path) -> None:
     assert frames[1] == 'TOKEN [{"token": 12, "stream_id": 1, "logprob": -Infinity}]'
     assert "1 requests answered · 1 not recorded · 0 recorded ones not asked" in rest
     assert "is cut" in said
+
+
+def test_where_clients_connect() -> None:
+    """Of a recording of HTTP alone the address is one that SDKs take."""
+    here = "ws://127.0.0.1:8080/"
+    assert _address(here, {"http"}) == "http://127.0.0.1:8080/"
+    assert [_address(here, one) for one in ({"lmtp"}, {"http", "lmtp"}, {"evergreen"}, set())] == [here] * 4
+    assert _address("unix:/tmp/a", {"http"}) == "unix:/tmp/a"
 
 
 @pytest.mark.parametrize("speed", ["fast", "0", "-1", "inf", "nan"])
