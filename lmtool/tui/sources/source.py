@@ -74,7 +74,7 @@ class Source:
 
     @property
     def score_answer(self) -> Callable[[HttpContinuation], Awaitable[str]] | None:
-        """Have an HTTP answer scored over LMTP, behind the ids of its prompt; None where the server lacks one of both."""
+        """Have an HTTP answer scored over LMTP, behind the ids of its prompt; None where either is missing."""
         return None if self._http is None or self._requests is None else self._score_answer
 
     async def _score_answer(self, answer: HttpContinuation) -> str:
