@@ -25,8 +25,23 @@ KEPT_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
 """Headers of a request that say how it is to be read."""
 
 
-def continue_answer(view: View, row: int, instead: str | bytes | int, typed: str = "") -> HttpContinuation:
-    """Go on from before `row` with another token, or with a text that a person typed. Raises `UsageError`."""
+def whole_answer(view: View, stream: Stream) -> HttpContinuation:
+    """An answer up to the moment, as it is, to be scored. Raises `UsageError`."""
+    count = stream.count(view.token_count)
+    if not count:
+        raise UsageError(f"stream {stream.label} has no token yet")
+    row = stream.rows[count - 1]
+    name = view.measures.name(row)
+    return continue_answer(view, row, name, generates=False)
+
+
+def continue_answer(
+    view: View, row: int, instead: str | bytes | int, typed: str = "", *, generates: bool = True
+) -> HttpContinuation:
+    """Go on from before `row` with another token, or with a text that a person typed. Raises `UsageError`.
+
+    generates: whether more tokens are to come, for which the parameters of the request count.
+    """
     stream, position = view.state.stream_of(row), view.position(row)
     assert stream.api is not None
     request = _request_of(view, stream)
@@ -44,8 +59,8 @@ def continue_answer(view: View, row: int, instead: str | bytes | int, typed: str
             "these tokens end inside a character",
             "choose the token before or behind it",
         )
-    reasons = lost_parts(body) + _parts_beside_text(view, stream, row)
-    if may_have_begun(stops_of(body), [*pieces, spell(view, end)]):
+    reasons = (lost_parts(body) if generates else []) + _parts_beside_text(view, stream, row)
+    if generates and may_have_begun(stops_of(body), [*pieces, spell(view, end)]):
         reasons.append("a stop text that may have begun")
     if reasons:
         raise UsageError(

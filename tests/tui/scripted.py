@@ -138,6 +138,14 @@ class Scripted:
         self.scores.append(asked)
         return "1/99"
 
+    @property
+    def score_answer(self) -> Callable[[HttpContinuation], Awaitable[str]] | None:
+        return self._score_answer if self._asks_http else None
+
+    async def _score_answer(self, answer: HttpContinuation) -> str:
+        self.answers.append(answer)
+        return "1/98"
+
     def cancel(self, label: str) -> None:
         self.cancelled.append(label)
 

@@ -21,7 +21,7 @@ from lmtool.tui.branches import Branches
 from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.what_if import WhatIfDocument
 from lmtool.tui.event_store import EventStore
-from lmtool.tui.http_continuation import _ids_in, continue_answer
+from lmtool.tui.http_continuation import _ids_in, continue_answer, whole_answer
 from lmtool.tui.request_builder import branch, common_length, editable_text, request_of
 from lmtool.tui.sources.connect import ConnectSource
 from lmtool.tui.sources.http_requests import HttpRequestSource
@@ -270,6 +270,19 @@ class TestHttp:
             prompt = TOKENIZER.encode_prompt(ChatPrompt(MESSAGES.messages, prefill=begun))
             expected = await seen.of_engine(tuple(prompt), max_tokens=9)
             assert seen.view.state.text(child) == TOKENIZER.decode(expected)
+
+    async def test_a_score(self, embedded: str) -> None:
+        """An answer is scored over LMTP behind the ids of its prompt: the same numbers as when it was sampled."""
+        body = {"messages": CHAT, "logprobs": True, "top_logprobs": 3, **SAMPLED}
+        async with inspecting(embedded) as seen:
+            parent = await seen.over_http("/v1/chat/completions", **body)
+            assert seen.watch.source.score_answer is not None
+            scored = await seen.ended(await seen.watch.source.score_answer(whole_answer(seen.view, parent)))
+            logprobs = seen.view.state.tokens.logprobs
+            assert [logprobs[row] for row in scored.rows] == pytest.approx([logprobs[row] for row in parent.rows])
+            found = compare(Side(seen.view, parent), Side(seen.view, scored, (parent, b"")))
+            assert (found.alignment.same, found.alignment.parts) == (len(parent.rows), False)
+            assert found.worst == pytest.approx(0.0, abs=1e-5)
 
     @pytest.mark.parametrize(
         ("path", "body", "says"),

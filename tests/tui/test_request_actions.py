@@ -168,6 +168,19 @@ async def test_branch_of_an_http_answer() -> None:
         assert "no ids" in seen.text()
 
 
+async def test_score_of_an_http_answer() -> None:
+    """Unedited its tokens stay what they are; an edited text has none that are known. `=` knows whose score it is."""
+    source = Scripted([asked(0.0), *http_answer(0.1, 1, " a", " b")], http=True)
+    async with watching(source=source) as seen:
+        await seen.press("S")
+        assert "the text of 1/1 behind its own prompt" in " ".join(seen.text().split())
+        await seen.press("enter")
+        assert (source.answers[0].text, source.answers[0].pieces) == (" a b", (b" a", b" b"))
+        assert seen.app.branches.origin("1/98") == "1/1"
+        await seen.press("S", "end", *" dog", "enter")
+        assert (source.answers[1].text, source.answers[1].pieces) == (" a b dog", None)
+
+
 async def test_a_text_in_the_place_of_a_token() -> None:
     """Where there is no alternative a text is asked for; `:branch TEXT` takes one anywhere."""
     source = Scripted([asked(0.0), sse(0.1, chunk(" a")), sse(0.2, chunk(" b"))], http=True)

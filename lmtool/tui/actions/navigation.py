@@ -264,6 +264,9 @@ def _side(app: ActionContext, stream: Stream) -> Side:
     """A stream; of a branch with what it goes on from."""
     label, begun = app.branches.beginning(stream.label)
     origin = app.view.state.find(label) if begun else None
+    scored = app.view.state.find(app.branches.scores.get(stream.label, ""))
+    if scored is not None and scored.api is not None:  # behind the ids of a prompt that was sent as something else
+        return Side(app.view, stream, (scored, b""))
     return Side(app.view, stream, None if origin is None else (origin, begun))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
 from lmtool.tui import request_builder
-from lmtool.tui.http_continuation import continue_answer
+from lmtool.tui.http_continuation import continue_answer, whole_answer
 from lmtool.tui.request_builder import LINE_FEED, editable_text
 from lmtool.tui.runs import visible
 from lmtool.tui.screens.dialogs import LONGEST, AskScreen
@@ -193,6 +194,9 @@ def score(app: ActionContext) -> None:
     """Have the stream's tokens scored, or a text that is asked for."""
     stream = app.view.current
     hint = "PROMPT => TEXT gives each token of TEXT its logprob after PROMPT; without => the whole text is scored."
+    if stream is not None and stream.api is not None and app.source is not None and app.source.score_answer is not None:
+        _score_answer(app, stream)
+        return
     if stream is not None:
         try:
             own = editable_text(app.view, stream)
@@ -202,6 +206,38 @@ def score(app: ActionContext) -> None:
             _score_own(app, stream, own)
             return
     app.push_screen(AskScreen("Score", hint, app.looks), lambda text: _score(app, parse_score(text or ""), ""))
+
+
+def _score_answer(app: ActionContext, stream: Stream) -> None:
+    """Have an HTTP answer scored behind its own prompt; a person may edit its text before."""
+    try:
+        answer = whole_answer(app.view, stream)
+    except LmtoolError as error:
+        app.say_error(error)
+        return
+    line = "".join(map(visible, answer.text))
+    hint = (
+        f"the text of {stream.label} behind its own prompt; unedited, its tokens stay what they are, edited "
+        f"({LINE_FEED} is a line feed) all of it is tokenized anew"
+    )
+
+    def submit(text: str | None) -> None:
+        if not text:
+            return
+        edited = answer if text == line else replace(answer, text=text.replace(LINE_FEED, "\n"), pieces=None, ids=None)
+        assert app.source is not None
+        assert app.source.score_answer is not None
+        scored = app.source.score_answer(edited)
+
+        async def send() -> None:
+            label = await _label_of(app, scored)
+            if label is not None:
+                app.branches.scores[label] = stream.label
+                app.say(f"stream {label} scores the text of {stream.label}; {app.keys.sign('compare')} compares")
+
+        app.run_worker(send())
+
+    app.push_screen(AskScreen("Score", hint, app.looks, value=line), submit)
 
 
 def _score_own(app: ActionContext, stream: Stream, own: EditableText) -> None:

@@ -80,6 +80,16 @@ class HttpRequestSource:
             self.pipeline.note(f"branch of {continuation.label}: {note}")
         return await self.send(self._path(continuation), body, continuation.headers)
 
+    async def ids_of(self, answer: HttpContinuation) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of an answer's prompt, and of its text. Raises `UsageError` where the server does not tell them."""
+        exact = await self._exact_ids(answer, await self._tokenize(answer, answer.text))
+        if exact is None:
+            raise UsageError(
+                f"stream {answer.label} cannot be scored: its server does not tell how it cuts a text into tokens",
+                "servers with /tokenize do, such as lmtool and vLLM",
+            )
+        return await self._prompt_ids(answer), exact
+
     async def _body(self, continuation: HttpContinuation) -> tuple[dict[str, Any], str]:
         """The body of the request, and a sentence on what is not certain, or empty."""
         owner = await self._owner(continuation)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lmtool.tui.sources.requests import TextToScore
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from lmtool.tui.continuation import Continuation, HttpContinuation
     from lmtool.tui.sources.event_pipeline import EventPipeline, Feed, RecordingStatus
     from lmtool.tui.sources.http_requests import HttpRequestSource
-    from lmtool.tui.sources.requests import RequestSource, TextToScore
+    from lmtool.tui.sources.requests import RequestSource
     from lmtool.types import GenerateRequest
 
 
@@ -69,6 +71,19 @@ class Source:
     def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         """Have a text scored, with the likeliest tokens beside it; otherwise as `generate`."""
         return None if self._requests is None else self._requests.score
+
+    @property
+    def score_answer(self) -> Callable[[HttpContinuation], Awaitable[str]] | None:
+        """Have an HTTP answer scored over LMTP, behind the ids of its prompt; None where either is missing."""
+        return None if self._http is None or self._requests is None else self._score_answer
+
+    async def _score_answer(self, answer: HttpContinuation) -> str:
+        assert self._http is not None
+        assert self._requests is not None
+        prompt, ids = await self._http.ids_of(answer)
+        model = answer.body.get("model")
+        text = TextToScore(prompt, ids, "", model=model if isinstance(model, str) else None)
+        return await self._requests.score(text)
 
     def cancel(self, label: str) -> None:
         """End a stream of the inspector's own; others are left alone."""
