@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import PATIENCE
+
 if TYPE_CHECKING:
     from tests.conftest import Run
 
@@ -32,7 +34,7 @@ SHORT = (
 
 def test_a_server_that_holds(lmtool: Run, served: str) -> None:
     """A card and one JSON line last; 0, because nothing broke."""
-    done = lmtool("bench", "soak", served, *SHORT)
+    done = lmtool("bench", "soak", served, *SHORT, timeout=3 * PATIENCE)  # its two parts, and the streams that compare
     assert done.returncode == 0, done.stdout + done.stderr
     assert "it speaks LMTP, Evergreen, completions;" in done.stderr
     assert "left out, because a plain request fails there: chat: status 400" in done.stderr
@@ -62,7 +64,8 @@ def test_ctrl_c_shows_what_was_found(served: str, clean_environment: None) -> No
 @pytest.mark.parametrize("scenario", ["crowd", "idle", "slow-reader"])
 def test_a_scenario(lmtool: Run, served: str, scenario: str) -> None:
     """Its figures beside their bars; whether these are kept is for a quiet machine to say."""
-    words = ("--scenario", scenario, "--connections", "20", "--minutes", "0.02", "--rounds", "2")
+    minutes = "0.1" if scenario == "slow-reader" else "0.02"  # a sixth for each run, in which tokens have to come
+    words = ("--scenario", scenario, "--connections", "20", "--minutes", minutes, "--rounds", "2")
     done = lmtool("bench", "soak", served, *words, "--json")
     assert done.returncode in {0, 1}, done.stderr
     figures = json.loads(done.stdout)["figures"]
