@@ -142,7 +142,7 @@ class ContextOverflowError(RequestError):
 
 
 class ConstraintError(RequestError):
-    """A constraint that cannot be held: badly written, impossible, or with a part that is not supported."""
+    """A constraint that cannot be enforced: badly written, impossible, or with a part that is not supported."""
 
     code = "invalid_constraint"
 

@@ -69,7 +69,7 @@ class Constraint:
     text: str
     """Canonical: compact JSON for `json_schema`, `choice` (a list of texts) and `structural_tag`, else the source."""
     strict: bool = True
-    """Whether a keyword that cannot be held exactly is refused; otherwise it is ignored, with a warning."""
+    """Whether a keyword that cannot be enforced exactly is refused; otherwise it is ignored, with a warning."""
     any_whitespace: bool = False
     """Whether JSON may have blanks and line breaks between its parts; otherwise it is compact."""
 

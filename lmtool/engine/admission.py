@@ -101,7 +101,7 @@ class StreamFactory:
         if self.guides is None and request.constraint is None:
             raise RequestError("this server cannot end a thought at a budget", "leave budget and effort out")
         if self.guides is None:
-            raise ConstraintError("this server cannot hold a stream to a constraint", "leave the constraint out")
+            raise ConstraintError("this server enforces no constraints", "leave the constraint out")
         if request.thought_marks is None:
             return self.guides.compile(request.constraint)
         return self.guides.compile(request.constraint, request.thought_marks)

@@ -259,7 +259,7 @@ class MatcherCompiler:
         if self._closed:
             return _closed()
         if not self._eos:
-            return ConstraintError("this model has no id that ends a text, so no text can be held to a constraint")
+            return ConstraintError("this model has no id that ends a text, so no constraint can be enforced")
         if constraint not in self._flights and len(self._flights) >= self._config.max_waiting:
             return OverloadedError(f"{len(self._flights)} constraints wait to be compiled already", "try again later")
         return None

@@ -84,7 +84,7 @@ def other_grammars(constraint: Constraint) -> tuple[list[Grammar], ConstraintErr
 
 
 def _json_schema(constraint: Constraint) -> Grammars:
-    """The schema as it is, rewritten, and last, unless it is strict, without the keywords that cannot be held.
+    """The schema as it is, rewritten, and last, unless it is strict, without the keywords that cannot be enforced.
 
     Raises `ConstraintError`, which names the keyword, for a strict schema that cannot be rewritten.
     """
@@ -111,7 +111,7 @@ def _json_schema(constraint: Constraint) -> Grammars:
 
 
 def _wider(schema: Schema, constraint: Constraint) -> Grammars:
-    """Without patterns that cannot be held; at last, JSON of the schema's type. Nothing for a malformed schema."""
+    """Without patterns that cannot be enforced; at last, JSON of the schema's type. Nothing for a malformed schema."""
     mistake = mistake_in(schema)
     if mistake is not None and not mistake.unsupported:
         return
@@ -121,7 +121,7 @@ def _wider(schema: Schema, constraint: Constraint) -> Grammars:
         lark = _json_lark(text, constraint, coerce_one_of=True, lenient=True)
         yield Grammar(lark, tuple(warnings), open_names(wider), wider=True)
     kind: dict[str, object] = {} if isinstance(schema, bool) or "type" not in schema else {"type": schema["type"]}
-    warning = "the JSON Schema cannot be held, and only the type of its root is"
+    warning = "the JSON Schema cannot be enforced, and only the type of its root is"
     yield Grammar(_json_lark(json.dumps(kind), constraint), (warning,), open_names(kind), wider=True)
 
 
@@ -134,7 +134,7 @@ def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
         rewritten = rewrite(schema)
     except UnsupportedError as problem:
         if constraint.strict:
-            raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
+            raise ConstraintError(f"the JSON Schema cannot be enforced: {problem}", _LENIENT_HINT) from None
         return None
     if rewritten.schema is not False:
         return rewritten
@@ -142,7 +142,7 @@ def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
         hints = rewritten.impossible or ("look for parts that exclude each other",)
         raise ConstraintError("no text matches the JSON Schema", *hints[:1])
     if constraint.strict:
-        raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
+        raise ConstraintError(f"the JSON Schema cannot be enforced: {rewritten.narrowed[0]}", _LENIENT_HINT)
     return None
 
 
@@ -214,7 +214,7 @@ def _structural_tag(constraint: Constraint) -> Grammars:
             written = rewrite(schema)
         except UnsupportedError as problem:
             raise ConstraintError(
-                f"a JSON Schema of the structural tag cannot be held: {problem}", _LENIENT_HINT
+                f"a JSON Schema of the structural tag cannot be enforced: {problem}", _LENIENT_HINT
             ) from None
         if written.schema is False:
             raise ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
@@ -263,13 +263,13 @@ def _fault(constraint: Constraint, message: str) -> ConstraintError | None:
         problem = regex_problem(message, constraint.text)
         if problem is None:
             return None
-        what = "cannot be held" if problem.unsupported else "is malformed"
+        what = "cannot be enforced" if problem.unsupported else "is malformed"
         return ConstraintError(f"the regular expression {what}: {problem.at(constraint.text)}", problem.advice)
     if constraint.kind != "json_schema" or not is_quick(constraint):
         return None
     if (mistake := mistake_in(json.loads(constraint.text))) is None:
         return None
-    what = "cannot be held" if mistake.unsupported else "is malformed"
+    what = "cannot be enforced" if mistake.unsupported else "is malformed"
     advice = [mistake.advice] if mistake.advice else []
     return ConstraintError(f"the JSON Schema {what} at {mistake.pointer}: {mistake.why}", *advice)
 
@@ -288,11 +288,11 @@ def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) 
     if _UNSATISFIABLE in message:
         reason = _short(message.partition(_UNSATISFIABLE)[2]).partition("; while processing")[0]
         if narrowed:
-            return ConstraintError(f"the {what} cannot be held: {narrowed[0]}", *hints)
+            return ConstraintError(f"the {what} cannot be enforced: {narrowed[0]}", *hints)
         if reason.startswith(_FALSE):
             return ConstraintError(f"no text matches the {what}", "look for parts that exclude each other")
-        return ConstraintError(f"the {what} cannot be held: parts of it exclude each other: {reason}", *hints)
-    return ConstraintError(f"the {what} cannot be held: {_short(message)}", *hints)
+        return ConstraintError(f"the {what} cannot be enforced: parts of it exclude each other: {reason}", *hints)
+    return ConstraintError(f"the {what} cannot be enforced: {_short(message)}", *hints)
 
 
 def _short(message: str) -> str:

@@ -230,7 +230,7 @@ class ConstraintBackend:
                 if not grammar.warnings:
                     raise
                 # What the grammar leaves out of the constraint might match.
-                problem = ConstraintError(f"the {noun(constraint)} cannot be held: {grammar.warnings[0]}")
+                problem = ConstraintError(f"the {noun(constraint)} cannot be enforced: {grammar.warnings[0]}")
         assert problem is not None, "a constraint can be written in one way at least"
         raise problem
 

@@ -30,7 +30,7 @@ class RegexProblem:
     place: int | None
     """Character of the expression, counted from 0; None where that is not known."""
     unsupported: bool = False
-    """Whether it is a good expression that cannot be held here."""
+    """Whether it is a good expression that cannot be enforced here."""
 
     def at(self, pattern: str) -> str:
         """The problem with its place, counted from 1 as people do."""

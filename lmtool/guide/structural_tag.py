@@ -152,7 +152,7 @@ class _Writer:
         return lark_string(text)
 
     def _json(self, node: dict[str, object], where: str, _: bool) -> str:
-        """A schema; with `strict` false its keywords that cannot be held are left out."""
+        """A schema; with `strict` false its keywords that cannot be enforced are left out."""
         schema = {} if node.get("json_schema") is True else node.get("json_schema")
         if not isinstance(schema, dict):
             raise ConstraintError(f"{where}.json_schema is {schema!r:.60}; expected a JSON Schema: an object or true")

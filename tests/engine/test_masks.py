@@ -162,7 +162,7 @@ async def test_cancelled_while_compiling(guided):
 async def test_an_engine_without_a_compiler(engine_of, run):
     """A model that cannot be guided, such as one without a tokenizer, refuses by name."""
     (refused,) = (await run(engine_of("llama"), GenerateRequest(0, (3,), TEN, constraint=steps("7"))))[0]
-    assert refused.error.startswith("this server cannot hold a stream to a constraint")
+    assert refused.error.startswith("this server enforces no constraints")
 
 
 def test_the_compiler_ends_with_its_engine(checkpoint):

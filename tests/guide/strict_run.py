@@ -76,7 +76,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def sentence(error: str) -> str:
     """An error without what is peculiar to its schema."""
-    error = re.sub(r"#\S*|json-schema:\S*|; .*", "", error.removeprefix("the JSON Schema cannot be held: "))
+    error = re.sub(r"#\S*|json-schema:\S*|; .*", "", error.removeprefix("the JSON Schema cannot be enforced: "))
     return re.sub(r"/[^/]*/|(?<=property )'[^']*'|(?<='pattern' )'.*'(?= cannot)|\[.*\]|\(\d+\)", "...", error)[:100]
 
 

@@ -127,7 +127,7 @@ def test_bad_structural_tags(backend, tag):
     ],
 )
 def test_refusals_say_why(backend, pattern, why):
-    """A regular expression that cannot be held is refused in words, without the library's pictures."""
+    """A regular expression that cannot be enforced is refused in words, without the library's pictures."""
     with pytest.raises(ConstraintError, match=why) as caught:
         backend.compile(constraint.regex(pattern))
     assert "\n" not in caught.value.message
@@ -197,7 +197,7 @@ UNSUPPORTED = {"type": "array", "items": {"type": "integer"}, "uniqueItems": Tru
 
 
 def test_strict_refuses_by_name(backend):
-    """What cannot be held is refused, with the keyword and the way around."""
+    """What cannot be enforced is refused, with the keyword and the way around."""
     problem = compiled_schema(backend, UNSUPPORTED)
     assert isinstance(problem, ConstraintError)
     assert "'uniqueItems'" in problem.message

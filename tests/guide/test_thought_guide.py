@@ -165,7 +165,7 @@ def test_no_end_before_the_answer(compiler: MatcherCompiler) -> None:
 
 
 def test_a_token_over_the_mark(compiler: MatcherCompiler) -> None:
-    """A token that closes the thought and begins the answer cannot be held to a constraint: it is not picked."""
+    """A token that closes the thought and begins the answer cannot be enforced to a constraint: it is not picked."""
     parser = MarkedThoughts("m", "#", "#so", " n")
     guide = guide_of(compiler, FORMS["regex"], thought("open", None, parser))
     for token in TEXT.encode_continuation("um #s"):

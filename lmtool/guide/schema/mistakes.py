@@ -35,7 +35,7 @@ class Mistake:
     why: str
     advice: str = ""
     unsupported: bool = False
-    """Whether it is a good schema that cannot be held here."""
+    """Whether it is a good schema that cannot be enforced here."""
 
 
 def mistake_in(schema: object) -> Mistake | None:
@@ -44,7 +44,7 @@ def mistake_in(schema: object) -> Mistake | None:
 
 
 def without_unsupported_patterns(schema: object) -> tuple[object, list[str]]:
-    """The schema without the patterns that cannot be held, and a warning for each."""
+    """The schema without the patterns that cannot be enforced, and a warning for each."""
     found = [mistake for mistake in _mistakes(schema, "#") if mistake.unsupported]
     places = {mistake.pointer for mistake in found}
     return _without(schema, "#", places), [f"{mistake.pointer} is ignored: {mistake.why}" for mistake in found]

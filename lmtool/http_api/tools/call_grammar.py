@@ -48,7 +48,7 @@ class CallContext:
         if tool.strict and (others := sorted(schema.keys() - _OF_PARAMETERS)):
             raise ConstraintError(
                 f"the parameters of the strict tool {tool.name!r} have {others[0]!r} beside their properties, which "
-                "cannot be held in the form in which this model writes calls",
+                "cannot be enforced in the form in which this model writes calls",
                 'say it of the properties themselves, or send "strict": false',
             )
         properties, required = schema.get("properties"), schema.get("required")

@@ -87,7 +87,7 @@ def _part(form: Constraint) -> object:
         return tag["format"]
     raise ApiError(
         400,
-        f"a {form.kind.replace('_', ' ')} of this form cannot be held beside tools that may be called; "
+        f"a {form.kind.replace('_', ' ')} of this form cannot be enforced beside tools that may be called; "
         'send tool_choice "none" or "required"',
         param="tools",
     )

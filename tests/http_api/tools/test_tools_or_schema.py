@@ -144,7 +144,7 @@ def test_models_without_calls() -> None:
 )
 def test_what_cannot_be_said_as_one(form: Constraint) -> None:
     """It is refused, with a way out."""
-    with pytest.raises(ApiError, match="cannot be held beside tools") as refused:
+    with pytest.raises(ApiError, match="cannot be enforced beside tools") as refused:
         tools_or_schema(form, ToolUse(TOOLS, "auto"), TOOL_CALL_PARSERS["hermes"], {})
     assert refused.value.param == "tools"
     assert "tool_choice" in refused.value.message
