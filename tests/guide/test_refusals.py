@@ -64,4 +64,4 @@ def test_a_type_that_is_misspelt(compiler: MatcherCompiler) -> None:
 
 def test_grammars(compiler: MatcherCompiler) -> None:
     """No place in what stands around the grammar is named."""
-    assert refusal(compiler, constraint.grammar('start: "a" foo')).message.endswith('held: unknown name: "foo"')
+    assert refusal(compiler, constraint.grammar('start: "a" foo')).message.endswith('enforced: unknown name: "foo"')
