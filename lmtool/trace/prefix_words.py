@@ -56,6 +56,9 @@ def _reasons(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -
     if shared.cached_tokens is not None and common is not None and shared.cached_tokens + _SLACK < common:
         less = f"{common - shared.cached_tokens:,} tokens less than is in common"
         yield f"the server had {less}: evicted, never cached, or in another replica"
+    if shared.cached_tokens is not None and common is not None and shared.cached_tokens >= common + _WORTH_TELLING:
+        more = f"{shared.cached_tokens - common:,} tokens more than is in common"
+        yield f"the server had {more}: it keeps answers, too, or had the prompt from elsewhere"
     if shared.settings and shared.difference is not None and shared.difference.kind != "template":
         yield f"settings that may change what stands around messages differ as well: {', '.join(shared.settings)}"
     if shared.content.missing:

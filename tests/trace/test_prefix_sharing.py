@@ -191,6 +191,24 @@ class TestIds:
         events = [*self.generate(1, 7, *ids), *self.generate(2, 8, 9, *ids, cached=0)]
         assert shared_prefixes(events)[0][1].repeated == 300
 
+    @pytest.mark.parametrize(
+        ("cached", "words"),
+        [
+            (0, "200 tokens less than is in common: evicted, never cached, or in another replica"),
+            (192, ""),
+            (
+                256,
+                "56 tokens more than is in common: it keeps answers, too, or had the prompt from elsewhere",
+            ),
+        ],
+    )
+    def test_another_count_of_the_server(self, cached: int, words: str) -> None:
+        """Where it is far from what is in common, that is said, with what may be the cause."""
+        events = [*self.generate(1, *range(200)), *self.generate(2, *range(200), *range(500, 600), cached=cached)]
+        said = sentences(shared_prefixes(events)[0][1])
+        expected = [f"the server had {words}"] if words else []
+        assert [line for line in said if line.startswith("the server had")] == expected
+
     def test_json(self) -> None:
         """All of it for programs."""
         events = [*self.generate(1, *range(100), cached=0), *self.generate(2, *range(90), 7, cached=80)]
