@@ -97,13 +97,14 @@ class CaptureStream:
         (github.com/pytorch/pytorch/pull/180395), and the pool is never released. Random numbers are refused until
         another capture has ended.
         """
-        _broken.append(graph)
         index = torch.cuda.current_device() if self._device.index is None else self._device.index
         try:
             torch._C._cuda_endAllocateToPool(index, self._pool)  # noqa: SLF001  # there is no public way
-            torch._C._cuda_releasePool(index, self._pool)  # noqa: SLF001
-        except RuntimeError as problem:  # a torch that has done it
-            _logger.debug("the pool of a failed capture: %s", problem)
+        except RuntimeError:  # this torch has done it
+            graph.reset()
+        else:
+            torch._C._cuda_releasePool(index, self._pool)  # noqa: SLF001  # see above
+            _broken.append(graph)
         try:
             empty = torch.cuda.CUDAGraph()
             mark = torch.zeros(1, device=self._device)

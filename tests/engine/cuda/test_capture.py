@@ -118,20 +118,17 @@ def test_after_a_failed_capture_on_a_gpu(gpu):
     """Behind a pass that waits for the device: own stream, random numbers, no memory kept, another capture."""
     torch.cuda.empty_cache()
     before, own = torch.cuda.memory_reserved(gpu), torch.cuda.current_stream(gpu)
-    data = torch.ones(1 << 20, device=gpu)
-    captures = CaptureStream(gpu)
+    _fail_and_capture(gpu, own)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved(gpu) <= before + (4 << 20)
 
-    def waiting():
-        float((data * 2).sum())
 
+def _fail_and_capture(gpu, own):
+    data, total = torch.ones(1 << 20, device=gpu), torch.zeros(1, device=gpu)
     with pytest.raises(RuntimeError):
-        captures.capture(waiting)
+        CaptureStream(gpu).capture(lambda: float((data * 2).sum()))
     assert torch.cuda.current_stream(gpu) == own
     assert torch.randn(4, device=gpu).isfinite().all()
-    total = torch.zeros(1, device=gpu)
     replay = CaptureStream(gpu).capture(lambda: total.add_(data.sum()))
     replay()
     assert float(total) == 2 * len(data)  # once before the capture
-    del data, replay, captures, total
-    torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved(gpu) <= before + (4 << 20)

@@ -86,7 +86,9 @@ def texts_of(runner, count):
     from lmtool.engine.plan import Plan, Span
     from lmtool.engine.sequence import Sequence
 
-    texts = [Sequence(number, [3, 4, 5, 6 + number], 3, max_length=90, blocks=[number]) for number in range(1, count + 1)]
+    texts = [
+        Sequence(number, [3, 4, 5, 6 + number], 3, max_length=90, blocks=[number]) for number in range(1, count + 1)
+    ]
     runner.run(Plan([Span(text, 0, 3) for text in texts]))
     return Plan([Span(text, 3, 1) for text in texts])
 
