@@ -96,6 +96,9 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program takes the interpreter milliseconds: cut texts into two parts at most, not into 32."""
     monkeypatch.setattr(backends, "_PROGRAMS", 8)
     monkeypatch.setattr(backends, "_FIXED_SPLITS", 2)
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_TOKENS", (32,))
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_SINGLES", ())
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._MOST_PARTS", 3)
 
 
 @pytest.fixture
