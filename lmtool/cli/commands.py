@@ -301,7 +301,7 @@ TREE: tuple[Command | Group, ...] = (
     Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
     Group(
         "bench",
-        "Measure engines, kernels, servers, gateways and the inspector.",
+        "Measure engines, kernels, GPUs, servers, gateways, the inspector.",
         (
             Command(
                 "engine",
@@ -314,6 +314,12 @@ TREE: tuple[Command | Group, ...] = (
                 "bench.kernels",
                 "Measure matrix products on this CPU, without a model.",
                 examples=("lmtool bench kernels --formats bfloat16,int4",),
+            ),
+            Command(
+                "gpu",
+                "bench.gpu",
+                "Test and measure lmtool on a GPU; all figures in one file.",
+                examples=("lmtool bench gpu --json before.json",),
             ),
             Command(
                 "serve",

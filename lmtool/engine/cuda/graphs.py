@@ -93,6 +93,10 @@ class DecodeGraphs:
         graph.replay()
         return graph.logits[0][: len(rows)].to(torch.float32, copy=True)
 
+    def replay(self, rows: int) -> None:
+        """Repeat what the last step of this many rows, at most `max_rows`, had the device compute; for measurements."""
+        self._graphs[next(size for size in self._sizes if size >= rows)].replay()
+
     def _pass(self, rows: int, logits: list[Tensor]) -> Replay:
         ids, positions, slots, lengths = (own[:rows] for own in self._tokens)
         table = self._table[:rows]
