@@ -85,6 +85,7 @@ class _Shard:
         self._names, self._root = names, root
         self._words = [
             sys.executable, "-m", "pytest", *names, "-m", mark, "-q", "--tb=short",
+            "--continue-on-collection-errors",
             "-p", "no:cacheprovider", "-p", PLUGIN,
         ]  # fmt: skip
         self._file, self._log = place.with_suffix(".jsonl"), place.with_suffix(".log")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -74,22 +74,32 @@ class GpuReport:
     def outcome(self) -> dict[str, Any]:
         """The report as `result.outcome` has it, with shares of the ceilings."""
         results = with_shares(self.results, self.bench.dtype)
-        bars = [asdict(bar) for bar in self.bars()]
+        details = {**self._details(results), "bars": [asdict(bar) for bar in self.bars()]}
+        return outcome("gpu", details, metrics(results))
+
+    def _details(self, results: dict[str, dict[str, Any]]) -> dict[str, Any]:
         sections = {
             section.name: {**self.states.get(section.name, {"state": "not run"}), **results.get(section.name, {})}
             for section in self.sections
         }
-        details = {"settings": asdict(self.bench), "machine": self.machine, "bars": bars, "sections": sections}
-        return outcome("gpu", details, metrics(results))
+        return {"settings": asdict(self.bench), "machine": self.machine, "sections": sections}
 
     def save(self, file: Path) -> None:
-        """Write it as JSON. Raises `FileError`."""
-        save(file, self.outcome())
+        """Write it as JSON. Raises `FileError`.
+
+        What was measured is kept whatever it is: where no shares and goals can be made of it, the file says why.
+        """
+        try:
+            found = self.outcome()
+        except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+            more = {"report_error": f"{type(problem).__name__}: {problem}"}
+            found = outcome("gpu", {**self._details(self.results), **more}, {})
+        save(file, found)
 
     def bars(self) -> list[Bar]:
-        """The goals, in the order of the card."""
+        """The goals, in the order of the card; a CPU meets none and misses none."""
         results = with_shares(self.results, self.bench.dtype)
-        return [
+        bars = [
             _tests_bar(results.get("tests")),
             _share_bar(results, "one stream, of the bandwidth", 1, ONE_STREAM_SHARE),
             _share_bar(results, f"{self.bench.crowd} streams, of the bandwidth", self.bench.crowd, CROWD_SHARE),
@@ -99,6 +109,7 @@ class GpuReport:
             _compiled_bar(results),
             _blocks_bar(results),
         ]
+        return [replace(bar, met=None) for bar in bars] if self.bench.device == "cpu" else bars
 
 
 def merge(into: dict[str, Any], part: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ class Device:
 
         On a CPU torch's operators. Empty where the profiler sees none, such as in a container without the right to.
         """
-        from torch.autograd import DeviceType
+        from torch.autograd.profiler_util import DeviceType
         from torch.profiler import ProfilerActivity, profile
 
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
@@ -190,11 +190,12 @@ class Waits:
             plain(event)
             self.by_thread[own] = self.by_thread.get(own, 0.0) + time.perf_counter() - began
 
-        torch.cuda.Event.synchronize = synchronize  # type: ignore[method-assign]
+        event_class: Any = torch.cuda.Event
+        event_class.synchronize = synchronize
         try:
             yield
         finally:
-            torch.cuda.Event.synchronize = plain  # type: ignore[method-assign]
+            event_class.synchronize = plain
 
 
 @contextlib.contextmanager

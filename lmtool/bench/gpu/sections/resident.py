@@ -271,7 +271,9 @@ class Crowd:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.ids, self.logprobs, self.stamps = ([[] for _ in range(self.count)] for _ in range(3))
+        self.ids = [[] for _ in range(self.count)]
+        self.logprobs = [[] for _ in range(self.count)]
+        self.stamps = [[] for _ in range(self.count)]
 
     def __call__(self, outputs: Sequence[TokenOutput]) -> None:
         """Take a step's outputs."""
