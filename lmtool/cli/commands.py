@@ -98,10 +98,7 @@ TREE: tuple[Command | Group, ...] = (
         "score",
         "Compute logprob, probability and perplexity of texts.",
         "Ask",
-        examples=(
-            'lmtool score "The capital of France is" " Paris" " Rome"',
-            'lmtool score --heat "Once upon a time"',
-        ),
+        examples=('lmtool score "The capital of France is" " Paris" " Rome"', 'lmtool score --heat "Once upon a time"'),
     ),
     Command(
         "info",
@@ -360,10 +357,7 @@ TREE: tuple[Command | Group, ...] = (
         "models",
         "List the available models: served, embedded, downloaded.",
         "Setup",
-        examples=(
-            "lmtool models",
-            "lmtool models --load Qwen/Qwen3-0.6B",
-        ),
+        examples=("lmtool models", "lmtool models --load Qwen/Qwen3-0.6B"),
     ),
     Command(
         "doctor",
@@ -380,10 +374,7 @@ TREE: tuple[Command | Group, ...] = (
                 "show",
                 "config",
                 "Print the settings as TOML: what is set where, and defaults.",
-                examples=(
-                    "lmtool config show chat",
-                    "lmtool config show > lmtool.toml",
-                ),
+                examples=("lmtool config show chat", "lmtool config show > lmtool.toml"),
             ),
             Command(
                 "path",

@@ -32,7 +32,7 @@ class Bar:
     name: str
     goal: str
     measured: str
-    met: bool | None
+    is_met: bool | None
 
 
 @dataclass
@@ -109,7 +109,7 @@ class GpuReport:
             _compiled_bar(results),
             _blocks_bar(results),
         ]
-        return [replace(bar, met=None) for bar in bars] if self.bench.device == "cpu" else bars
+        return [replace(bar, is_met=None) for bar in bars] if self.bench.device == "cpu" else bars
 
 
 def merge(into: dict[str, Any], part: dict[str, Any]) -> None:
@@ -178,7 +178,7 @@ def _tests_bar(tests: dict[str, Any] | None) -> Bar:
         return Bar(name, goal, "", None)
     said = f"{tests['passed']} passed, {tests['failed']} failed, {tests['skipped']} skipped"
     if tests["unfinished"]:
-        return Bar(name, goal, f"{said}; {len(tests['unfinished'])} processes did not end", met=False)
+        return Bar(name, goal, f"{said}; {len(tests['unfinished'])} processes did not end", is_met=False)
     return Bar(name, goal, said, tests["failed"] == 0 if tests["passed"] or tests["failed"] else None)
 
 
@@ -272,9 +272,9 @@ def _bars_table(bars: list[Bar]) -> Table:
     for title in ("", "goal", "measured", ""):
         table.add_column(title)
     for bar in bars:
-        verdict = {True: "met", False: "not met", None: "not measured"}[bar.met]
+        verdict = {True: "met", False: "not met", None: "not measured"}[bar.is_met]
         table.add_row(
-            bar.name, bar.goal, bar.measured, verdict, style={True: "green", False: "red", None: "dim"}[bar.met]
+            bar.name, bar.goal, bar.measured, verdict, style={True: "green", False: "red", None: "dim"}[bar.is_met]
         )
     return table
 

@@ -35,7 +35,7 @@ def step(streams: int, context: int, milliseconds: float, *, operations: float =
 
 def verdicts(report: GpuReport) -> list[bool | None]:
     """Whether each goal is met."""
-    return [bar.met for bar in report.bars()]
+    return [bar.is_met for bar in report.bars()]
 
 
 def test_shares_of_the_ceilings_of_the_same_run() -> None:

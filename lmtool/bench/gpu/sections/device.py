@@ -113,7 +113,6 @@ class Device:
 
         On a CPU torch's operators. Empty where the profiler sees none, such as in a container without the right to.
         """
-        from torch.autograd.profiler_util import DeviceType
         from torch.profiler import ProfilerActivity, profile
 
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
@@ -125,8 +124,8 @@ class Device:
             self.wait()
         rows = []
         for own in profiler.key_averages():
-            on_device = getattr(own, "device_type", DeviceType.CPU) == DeviceType.CUDA
-            if on_device != self.cuda:
+            kind = str(getattr(own, "device_type", "CPU")).rpartition(".")[2]  # torch exports its class nowhere
+            if (kind == "CUDA") != self.cuda:
                 continue
             spent = own.self_device_time_total if self.cuda else own.self_cpu_time_total
             rows.append({"name": own.key[:120], "us": spent / runs, "calls": own.count / runs})

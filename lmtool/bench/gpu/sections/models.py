@@ -43,7 +43,7 @@ def deterministic(bench: Bench) -> Iterator[dict[str, Any]]:
 
 
 def bias(bench: Bench) -> Iterator[dict[str, Any]]:
-    """The same of a model with biases, whose products are other kernels."""
+    """A model with biases, whose products are other kernels, alone and in a crowd under `--deterministic`."""
     resident = bench.engine(bench.settings.biased_model, deterministic=True)
     yield {"load": resident.describe()}
     yield {"crowd": compare_with_crowd(resident, bench.settings.crowd, bench.settings.output)}

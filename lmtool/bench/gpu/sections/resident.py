@@ -166,7 +166,7 @@ class Resident:
         return Decoded(
             step_seconds=wall / steps,
             host_seconds=max(wall - waited, 0.0) / steps if self.device.cuda else None,
-            first_token_seconds=max(own[0] for own in crowd.stamps) - crowd.began,
+            first_token_seconds=max(own[0] for own in crowd.stamps) - crowd.start,
         )
 
     def run(
@@ -263,7 +263,7 @@ class Crowd:
     logprobs: list[list[float]] = field(init=False)
     stamps: list[list[float]] = field(init=False)
     errors: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.perf_counter)
+    start: float = field(default_factory=time.perf_counter)
     watched: Any = _nothing
     """Seconds that the engine's thread has waited."""
     mark: Mark = field(default=Mark(0.0, 0.0, 0))

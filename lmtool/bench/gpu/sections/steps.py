@@ -92,7 +92,7 @@ def decode_step(resident: Resident, streams: int, context: int) -> Callable[[], 
 
 
 def replay(resident: Resident, streams: int) -> Callable[[], object] | None:
-    """The captured pass that the last step of so many streams ran, on what that left; None without graphs."""
+    """The captured pass of the last step of that many streams, on what that left; None without graphs."""
     graphs = getattr(resident.runner, "graphs", None)
     return None if graphs is None or graphs.max_rows < streams else partial(graphs.replay, streams)
 

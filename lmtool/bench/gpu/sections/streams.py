@@ -35,7 +35,7 @@ def prefill(bench: Bench) -> Iterator[dict[str, Any]]:
             continue
         resident.run(resident.prompts(1, length, "warm"), 1)
         runs = [resident.run(resident.prompts(1, length, "prefill", turn), 1) for turn in range(REPEATS)]
-        seconds = sorted(one.stamps[0][0] - one.began for one in runs)[REPEATS // 2]
+        seconds = sorted(one.stamps[0][0] - one.start for one in runs)[REPEATS // 2]
         operations = prompt_operations(resident, length)
         yield {
             "rows": [
