@@ -55,7 +55,7 @@ class KernelRow:
     top_p: float = 1.0
     """The likeliest ids stay until they have this share of what top-k leaves; the one that reaches it, too."""
     min_p: float = 0.0
-    """Ids stay that are at least so many times as likely as the likeliest."""
+    """Ids less likely than this share of the likeliest one's probability are cut; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
