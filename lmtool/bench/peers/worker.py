@@ -23,6 +23,7 @@ MODULES = {
     "llamacpp": ("llamacpp_peer", "Peer"),
     "ctranslate2": ("ctranslate2_peer", "Peer"),
     "vllm": ("vllm_peer", "Peer"),
+    "sglang": ("sglang_peer", "Peer"),
     "ceiling": ("ceiling_peer", "Peer"),
     "kernels": ("kernels_peer", "Peer"),
     "maker": ("maker_peer", "Peer"),
