@@ -316,6 +316,12 @@ TREE: tuple[Command | Group, ...] = (
                 examples=("lmtool bench kernels --formats bfloat16,int4",),
             ),
             Command(
+                "host",
+                "bench.host",
+                "Measure the engine's own time a step, without a model.",
+                examples=("lmtool bench host --streams 64 --sampling greedy",),
+            ),
+            Command(
                 "serve",
                 "bench.serve",
                 "Load a server: latencies, throughput, goodput.",
