@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.frozen import made_fast
+
 if TYPE_CHECKING:
     from lmtool.chat_options import ChatOptions
     from lmtool.reasoning import Reasoning, ReasoningFormat, ThoughtMarks, ThoughtSignature
@@ -260,6 +262,7 @@ class ToolCallPart:
     """More of the arguments' JSON text."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class TokenOutput:
     """One event of one stream: a token, an ending, a failure, or a token that ends it.
@@ -370,9 +373,8 @@ class ModelInfo:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library name to version."""
     running: int | None = None
-    """Streams being computed now."""
     waiting: int | None = None
-    """Streams not yet started."""
+    """Streams being computed now, and not yet started."""
     kernels: str | None = None
     """What multiplies the weights on a CPU (`C kernels (AVX512-BF16)`), or computes attention on a GPU (`Triton`)."""
     max_top_logprobs: int | None = None
