@@ -6,9 +6,11 @@ from pathlib import Path
 
 from lmtool.chat.peer import open_peer
 from lmtool.lmtp.endpoint import parse
+from lmtool.streams import stream
 from lmtool.terminal import Output
-from lmtool.trace.events import Close, Frame, Open
+from lmtool.trace.events import Close, Frame, Open, Vocab
 from lmtool.trace.reader import TraceReader
+from lmtool.types import GenerateRequest, SamplingParams
 
 
 async def test_recorded_connection(served: str, tmp_path: Path) -> None:
@@ -28,3 +30,18 @@ async def test_recorded_connection(served: str, tmp_path: Path) -> None:
     assert [direction for direction, _ in shown] == [">", "<"]
     assert [frame.wire() for frame in frames if isinstance(frame, Frame)] == [frame for _, frame in shown]
     assert isinstance(closed, Close)
+
+
+async def test_texts_of_alternatives(served: str, tmp_path: Path) -> None:
+    """What a server sends as ids only has its text in the trace, where the model's tokenizer is on this machine."""
+    path = tmp_path / "a.lmtp.jsonl"
+    asked = GenerateRequest(1, "Once upon a time", SamplingParams(max_tokens=3, top_logprobs=4), text=True)
+    async with open_peer(parse(served), Output.of(quiet=True), None, record=str(path)) as peer:
+        outputs = [output async for output in stream(peer.model, asked)]
+    named = {token for output in outputs for token, _ in output.top_logprobs or ()}
+    texts = {
+        token: text for event in TraceReader(path) if isinstance(event, Vocab) for token, text in event.tokens.items()
+    }
+    assert len(named) > 3
+    assert named <= texts.keys()
+    assert all(texts[output.token] == output.text for output in outputs if output.token is not None)
