@@ -13,6 +13,7 @@ import torch
 
 from lmtool.engine.admission import StreamFactory, clamp_logprobs
 from lmtool.engine.device_loss import raise_if_lost, step_error
+from lmtool.engine.device_memory import release
 from lmtool.engine.engine_thread import EngineThread, Outbox, stopped_error
 from lmtool.engine.idle_memory import IdleMemory
 from lmtool.engine.masks import MaskFiller
@@ -170,6 +171,7 @@ class Engine:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
+            release()
 
     # All below runs in the engine thread.
 

@@ -107,7 +107,7 @@ def test_wrong_recordings_are_not_used(runner_of, monkeypatch, caplog):
     monkeypatch.setattr(DecodeGraphs, "run", lambda self, rows: right(self, rows) + 1)
     with torch.inference_mode():
         assert runner.prepared(2, 256).graphs is None
-    assert "recorded decode steps are off by 1" in caplog.text
+    assert "CUDA graphs are off by 1" in caplog.text
 
 
 def test_a_model_that_cannot_be_recorded_runs_without(runner_of, caplog):
