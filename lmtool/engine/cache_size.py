@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.engine.device_memory import cache_room, captured_bytes
+from lmtool.engine.device_memory import cache_room
 from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, PagedCache, block_bytes
 from lmtool.errors import OutOfMemoryError, ResourceError
 
@@ -32,12 +32,12 @@ def cache_blocks(
     device: torch.device,
     config: EngineConfig,
     fewest: int,
-    vocabulary: int = 0,
+    reserved: int = 0,
 ) -> int:
     """How many blocks the key-value cache of a model gets, at least `fewest`.
 
-    context: most tokens of a stream. vocabulary: logits of a row, for what CUDA graphs keep of them. On a GPU call it
-    last, when the weights have their final form. Raises `OutOfMemoryError` or `ResourceError` when it would be fewer.
+    context: most tokens of a stream. reserved: bytes on a GPU that CUDA graphs will need. There, call it last, when the
+    weights have their final form. Raises `OutOfMemoryError` or `ResourceError` when it would be fewer.
     """
     size = block_bytes(shapes, dtype)
     contexts = config.max_streams if device.type == "cuda" else min(config.max_streams, _CPU_CONTEXTS)
@@ -45,7 +45,7 @@ def cache_blocks(
     if config.kv_cache_bytes is None:
         room = _free_bytes()
         if device.type == "cuda":
-            room = cache_room(device, captured_bytes(config.max_streams, vocabulary))
+            room = cache_room(device, reserved)
         blocks = min(int(room) // size, most)
         if blocks < fewest:
             raise OutOfMemoryError(f"{name} leaves no memory for keys and values", "choose a smaller model or dtype")

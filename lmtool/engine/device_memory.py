@@ -18,32 +18,18 @@ _logger = logging.getLogger(__name__)
 _ACTIVATIONS = 0.15
 """Share of the memory free after loading that is left to the activations of a step."""
 
-_ROW_BYTES = 12
-"""Of a captured step, for each row and token of the vocabulary: logits in float32, and what sampling makes of them."""
 
-_WORKSPACE_BYTES = 64 << 20
-"""Of the libraries of matrix products: 32 MiB on Hopper for each stream that calls them, of which there are two."""
-
-
-def captured_bytes(rows: int, vocabulary: int) -> int:
-    """Bytes that CUDA graphs of decode steps keep beside keys and values.
-
-    rows: of the largest captured step. vocabulary: logits of a row.
-    """
-    return rows * vocabulary * _ROW_BYTES + _WORKSPACE_BYTES
-
-
-def cache_room(device: torch.device, captured: int) -> int:
+def cache_room(device: torch.device, reserved: int) -> int:
     """Bytes of a GPU that keys and values may have at most, once all that is unused was given back.
 
-    captured: see `captured_bytes`; at most a quarter is left for that. What torch keeps in pieces counts as free, but
-    for steps alone: keys and values are too large for a piece.
+    reserved: bytes that CUDA graphs will need; at most a quarter is left for them, which steps can do without. What
+    torch keeps in pieces counts as free, but for steps alone: keys and values are too large for a piece.
     """
     release()
     free, _ = torch.cuda.mem_get_info(device)
     pieces = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     room = int((1 - _ACTIVATIONS) * (free + pieces))
-    return min(free, room - min(captured, room // 4))
+    return min(free, room - min(reserved, room // 4))
 
 
 def release() -> None:

@@ -114,6 +114,8 @@ class _CheckedModel:
     info: ModelInfo
     """Its context is what the model is right for."""
     contents: str | None
+    token_bytes: int
+    """Of a token's activations in one layer, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def _load_baseline(
         layers,
         context,
         _decoder_config(model, layers),
-        _CheckedModel(name, runner, info, contents),
+        _CheckedModel(name, runner, info, contents, _token_bytes(model)),
     )
 
 
@@ -167,15 +169,42 @@ def _with_cache(model: _CheckedModel, config: EngineConfig) -> RunnableModel:
     """The model with keys and values for streams."""
     info, old = model.info, model.runner.cache
     assert info.context_length is not None
-    assert info.vocab_size is not None
-    shapes = [shape for _, shape in old.layers]
+    shapes, reserved = [shape for _, shape in old.layers], _graph_bytes(model, config)
     blocks = cache_blocks(
-        model.name, shapes, info.context_length, old.dtype, old.device, config, CHECK_BLOCKS, info.vocab_size
+        model.name, shapes, info.context_length, old.dtype, old.device, config, CHECK_BLOCKS, reserved
     )
     cache = allocate(model.name, old.layers, blocks, old.dtype, old.device)
     context = min(info.context_length, blocks * BLOCK_TOKENS + 1)
     shown = replace(info, context_length=context, dtype=config.quantize or info.dtype)
     return RunnableModel(replace(model.runner, cache=cache), blocks, shown, model.contents)
+
+
+def _graph_bytes(model: _CheckedModel, config: EngineConfig) -> int:
+    """Bytes on a GPU that CUDA graphs will need, and what they sample with; 0 without any."""
+    if type(model.runner) is ModelRunner:
+        return 0
+    from lmtool.engine.cuda.graphs import graph_bytes
+
+    info, rows = model.info, config.max_streams
+    assert info.context_length is not None
+    assert info.vocab_size is not None
+    layers = len(model.runner.cache.layers)
+    kept = graph_bytes(rows, info.context_length, info.vocab_size, layers, model.token_bytes)
+    return kept + rows * info.vocab_size * _SAMPLING_BYTES
+
+
+_SAMPLING_BYTES = 8
+"""Of a row and a token of the vocabulary: how often the stream has it, and a copy of its logit."""
+
+
+def _token_bytes(model: PreTrainedModel) -> int:
+    """See `_CheckedModel.token_bytes`."""
+    text = model.config.get_text_config()
+    hidden, inner, experts = (
+        size if isinstance(size := getattr(text, name, None), int) else usual
+        for name, usual in (("hidden_size", 8192), ("intermediate_size", 32768), ("num_experts_per_tok", 1))
+    )
+    return model.dtype.itemsize * (8 * hidden + 3 * inner * experts)
 
 
 def _contents(model: PreTrainedModel) -> str | None:
