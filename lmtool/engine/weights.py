@@ -105,17 +105,16 @@ def _read(name: str, settings: dict[str, Any], device: torch.device) -> tuple[Pr
     """What transformers reads, and its report; weights are on `device` already where that works."""
     from transformers import AutoModelForCausalLM
 
-    loaded: Any
-    if device.type == "cpu":
-        loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
-        return loaded[0], loaded[1]
-    from lmtool.engine.direct_loading import loading_onto
+    loaded: Any = None
+    if device.type != "cpu":
+        from lmtool.engine.direct_loading import loading_onto
 
-    try:
-        with loading_onto(device):
-            loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
-    except (AttributeError, KeyError, NotImplementedError, TypeError) as problem:
-        _logger.warning("%s is read into the host's memory first: %s: %s", name, type(problem).__name__, problem)
+        try:
+            with loading_onto(device):
+                loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
+        except (AttributeError, KeyError, NotImplementedError, TypeError) as problem:
+            _logger.warning("%s is read into the host's memory first: %s: %s", name, type(problem).__name__, problem)
+    if loaded is None:
         loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
     return loaded[0], loaded[1]
 
