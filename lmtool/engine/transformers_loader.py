@@ -204,7 +204,7 @@ def _token_bytes(model: PreTrainedModel) -> int:
         size if isinstance(size := getattr(text, name, None), int) else usual
         for name, usual in (("hidden_size", 8192), ("intermediate_size", 32768), ("num_experts_per_tok", 1))
     )
-    return model.dtype.itemsize * (8 * hidden + 3 * inner * experts)
+    return int(model.dtype.itemsize * (8 * hidden + 3 * inner * experts))
 
 
 def _contents(model: PreTrainedModel) -> str | None:
