@@ -50,7 +50,7 @@ def release() -> None:
 def forgetting_frames() -> Iterator[None]:
     """Let no exception that leaves this block keep the local variables, such as weights, of the functions it ended.
 
-    Whoever stores the exception, as the reason why a model cannot be had, would keep the weights in memory with it.
+    A caller that stores the exception, as the reason why a model cannot be had, would keep the weights with it.
     """
     try:
         yield

@@ -83,7 +83,7 @@ class KVCache:
                 give_back_pages(pool.data_ptr() + number * plane + first * block, count * block)
 
     def free(self) -> None:
-        """Free all of it, whoever still refers to this object; nothing may be read or written afterwards."""
+        """Free all of it, also where this object is still referred to; nothing may be read or written afterwards."""
         self._pools.clear()
         self._place.clear()
         self._key_scratch, self._value_scratch = _Scratch(self.dtype, self.device), _Scratch(self.dtype, self.device)
