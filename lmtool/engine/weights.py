@@ -17,6 +17,7 @@ from torch import nn
 
 from lmtool.engine.hardware import choose_dtype, this_machine
 from lmtool.engine.model_folder import check_folder
+from lmtool.engine.random_model import is_random, random_model
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
 
 if TYPE_CHECKING:
@@ -63,13 +64,16 @@ def load_model(
 ) -> PreTrainedModel:
     """The model `name` on `device`, in evaluation mode, without gradients.
 
-    name: a local folder, or a hub name (downloaded, or taken from the local hub cache).
+    name: a local folder, a hub name (downloaded, or taken from the local hub cache), or `random:NAME`.
     Raises `ModelLoadError` (not found, not a causal language model, damaged) or `OutOfMemoryError`.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from lmtool.engine.load_progress import Progress
 
+    if is_random(name):
+        with load_errors(name, config), _READING:
+            return random_model(name, choose_dtype(config.dtype, None, 0, this_machine(device)), device)
     if is_folder(name):
         check_folder(Path(name))
     total = checkpoint_bytes(name)

@@ -27,6 +27,7 @@ from lmtool.bench.peers import (
     transformers_peer,
 )
 from lmtool.bench.peers.worker import MODULES, call, timed
+from lmtool.engine.random_model import SHAPES
 from lmtool.errors import ConnectError, ResourceError, TimeLimitError
 
 PROMPTS = [[5, 6, 7, 8, 9, 10], [100, 90, 80, 70, 60, 50], [11, 12, 13, 14, 15, 16]]
@@ -187,7 +188,7 @@ class TestMaker:
 
     def test_the_folder_is_complete(self, tiny: Path) -> None:
         """Configuration, weights, and a tokenizer with a word for each id."""
-        size = maker_peer.SHAPES["llama-tiny"]["vocab_size"]
+        size = SHAPES["llama-tiny"]["vocab_size"]
         assert json.loads((tiny / "config.json").read_text())["vocab_size"] == size
         assert read_checkpoint(tiny).vocab_size == size
         tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
