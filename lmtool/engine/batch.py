@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -95,7 +95,8 @@ def padded_blocks(positions: int) -> int:
     return -(-blocks // step) * step
 
 
-class _Unit(NamedTuple):
+@dataclass(slots=True)
+class _Unit:
     """Consecutive queries of one stream that go through attention together."""
 
     row: int
