@@ -356,9 +356,8 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     architecture: str | None = None
-    """The transformers class, such as `LlamaForCausalLM`."""
     parameters: int | None = None
-    """Number of weights."""
+    """The transformers class, such as `LlamaForCausalLM`, and the number of its weights."""
     dtype: str | None = None
     device: str | None = None
     """Such as `bfloat16` and `cuda:0`."""
