@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lmtool.bench.gpu.sections.device import Device
+    from lmtool.bench.device import Device
 
 READ_BYTES = 512 * 1024 * 1024
 GPU_READ_BYTES, GPU_SIZE = 4 << 30, 8192
@@ -28,7 +28,7 @@ class Peer:
         torch.set_num_threads(settings["threads"])
         self._device: Device | None = None
         if settings.get("device", "cpu") != "cpu":
-            from lmtool.bench.gpu.sections.device import Device
+            from lmtool.bench.device import Device
 
             self._device = Device(torch.device(settings["device"]))
         size = GPU_READ_BYTES if self._device else READ_BYTES
