@@ -148,6 +148,12 @@ class GraphRows:
         lengths = self._mirror[self._at["lengths"] :][: size.singles]
         lengths += lengths > 0
 
+    def rewind(self, size: GraphSize) -> None:
+        """Let the next graph of this size repeat the step that was queued last, which was of this size."""
+        self._lengths[: size.singles].copy_(self.text_lengths[: size.singles])
+        lengths = self._mirror[self._at["lengths"] :][: size.singles]
+        lengths -= lengths > 0
+
     def forget(self) -> None:
         """Send everything again at the next step: what the device has is not known."""
         self._mirror.fill(_UNKNOWN)

@@ -154,6 +154,13 @@ class StepGraphs:
         self._rows.follow(size)
         return self._logits[: len(layout.logit_rows)]
 
+    def replay(self, rows: int) -> None:
+        """Repeat the last step, which was a decode step of this many rows, at most `max_rows`; for measurements."""
+        size = next(size for size in self._decode if size.singles >= rows and size in self._graphs)
+        self._rows.rewind(size)
+        self._graphs[size]()
+        self._rows.follow(size)
+
     def _fitting(self, layout: Layout) -> GraphSize | None:
         singles = len(layout.singles)
         if layout.decodes:

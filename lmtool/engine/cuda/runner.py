@@ -18,6 +18,7 @@ from lmtool.engine.device_transfer import to_device
 from lmtool.engine.kv_cache import BLOCK_TOKENS, PagedCache
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.plan import Plan, Span
+from lmtool.engine.selfcheck import distance
 from lmtool.engine.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class CudaRunner(ModelRunner):
     def _captured(self, max_streams: int, context: int) -> CudaRunner | None:
         """The runner with CUDA graphs that give what plain steps give; None, and the log says why, without them."""
         assert isinstance(self.cache, PagedCache)
+        if reason := getattr(self.forward, "host_choices", None):
+            _logger.warning("decode steps run without CUDA graphs, and slower: %s", reason)
+            return None
         try:
             graphs = StepGraphs(self.forward, self.cache, self.backend, max_streams, context, self.epilogue)
             graphs.capture()
@@ -144,10 +148,15 @@ def _compile_all(runner: CudaRunner, max_streams: int) -> None:
 
 
 def _difference(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> tuple[float, float]:
-    """How far logits are from others, and the tolerance. dtype: of the model."""
-    relative = 1e-4 if dtype == torch.float32 else 4e-2
-    error = (ours - theirs).abs().nan_to_num(nan=torch.inf).max()
-    return float(error), relative * max(float(theirs.abs().max()), 1e-2)
+    """How far a graph's logits [R, V] are from a plain pass's, and the tolerance. dtype: of the model.
+
+    Both run the same kernels, but cuBLAS others for other numbers of rows. In half precision that is up to a fifth of
+    the logits' deviation in random models, see `selfcheck`; what reads the wrong memory is off by 1.4 of it.
+    """
+    off = distance(ours, theirs)
+    if dtype == torch.float32:
+        return off.largest, 1e-4 * max(float(theirs.abs().max()), 1e-2)
+    return off.rms, 0.3 * float(theirs.std())
 
 
 def _halves(plan: Plan) -> tuple[Plan, Plan] | None:
