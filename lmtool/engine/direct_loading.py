@@ -1,8 +1,9 @@
 """Has transformers read a checkpoint straight onto a GPU, which by itself it does only where accelerate is installed.
 
 Otherwise all weights would be in the host's memory first: 16 GB of a model with 8B weights in bfloat16. Here its files
-are mapped, so that they are in its page cache, and nothing else: a checkpoint of 972 MB in four shards that is widened to
-float32 took 12 MB beside that, and 1,949 MB when it was widened on the host (a device without memory stood for the GPU).
+are mapped, so that they are in its page cache, and nothing else: a checkpoint of 972 MB in four shards that becomes
+float32 took 12 MB beside that, and 1,949 MB when it was converted on the host (a device without memory stood for the
+GPU).
 """
 
 from __future__ import annotations
