@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
@@ -92,7 +91,7 @@ def choose_backend(
 
     deterministic: only those that give a row the same bits in any batch: our own.
     """
-    singles: dict[str, _Maker] = {"Triton": partial(triton_decode, deterministic=deterministic)}
+    singles: dict[str, _Maker] = {"Triton": triton_decode}
     parts: dict[str, _Maker] = {"Triton": triton_prefill}
     if not deterministic:
         singles = {"flash-attn 3": flash_decode, **singles}
@@ -129,30 +128,19 @@ def _first(
     return None
 
 
-def triton_decode(*, deterministic: bool = False) -> DecodeAttention:
-    """Our kernel. deterministic: a text is always cut the same way. Raises `ImportError` without Triton."""
+def triton_decode() -> DecodeAttention:
+    """Our kernel; a text is cut the same way in any batch. Raises `ImportError` without Triton."""
     from lmtool.engine.cuda.kernels.decode_attention import decode_attention
 
-    def run(query: Tensor, keys: Tensor, values: Tensor, rows: Singles, params: AttentionParams) -> Tensor:
-        splits = _FIXED_SPLITS if deterministic else _splits(len(query) * keys.shape[2])
+    def run(
+        query: Tensor, keys: Tensor, values: Tensor, rows: Singles, params: AttentionParams, scales: Tensor | None = None
+    ) -> Tensor:
         return decode_attention(
             query, keys, values, rows.table, rows.lengths,
-            scaling=params.scaling, window=params.window, softcap=params.softcap, splits=splits,
+            scaling=params.scaling, window=params.window, softcap=params.softcap, scales=scales,
         )  # fmt: skip
 
     return run
-
-
-_FIXED_SPLITS = 8
-"""Parts of a text in `--deterministic`."""
-
-_PROGRAMS = 1024
-"""Programs that keep a large GPU busy; more splits than that takes cost more than they bring."""
-
-
-def _splits(programs: int) -> int:
-    """Parts that each text is cut into, a power of two, 1 to 32. programs: rows times key heads."""
-    return min(max(1 << (_PROGRAMS // programs).bit_length() >> 1, 1), 32)
 
 
 def triton_prefill() -> PrefillAttention:

@@ -176,8 +176,8 @@ def everything(model: Model, dtype: torch.dtype, rows: int, width: int) -> None:
 
 
 TENSOR_CORES = r"wgmma\.mma_async|\bmma\.sync|tcgen05\.mma"
-LOADS_16 = r"cp\.async\.c[ag]\.shared\.global [^;]*0x10, 0x10|ld\.global\S*\.v4\.b32|ld\.global\S*\.v2\.b64|cp\.async\.bulk"
-LOADS = r"cp\.async\.c[ag]\.shared\.global|ld\.global|cp\.async\.bulk"
+LOADS_16 = r"cp\.async\.c[ag]\.shared\.global [^;]*, 0x10|ld\.global\S*\.v4\.b32|ld\.global\S*\.v2\.b64"
+LOADS = r"cp\.async\.c[ag]\.shared\.global|ld\.global"
 
 
 def needs(name: str, kernel) -> dict[str, object]:

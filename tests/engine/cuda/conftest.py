@@ -17,7 +17,6 @@ import transformers
 
 from lmtool.engine import transformers_forward
 from lmtool.engine.config import EngineConfig
-from lmtool.engine.cuda import attention_backends as backends
 from lmtool.engine.decoder_config import decoder_config
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import PagedCache
@@ -93,9 +92,10 @@ def checkpoint(checkpoint, tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture(autouse=INTERPRETED)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program takes the interpreter milliseconds: cut texts into two parts at most, not into 32."""
-    monkeypatch.setattr(backends, "_PROGRAMS", 8)
-    monkeypatch.setattr(backends, "_FIXED_SPLITS", 2)
+    """A program takes the interpreter milliseconds: no more of them than some tens."""
+    from lmtool.engine.cuda.kernels import decode_attention
+
+    monkeypatch.setattr(decode_attention, "_PROGRAMS", 8)
 
 
 @pytest.fixture

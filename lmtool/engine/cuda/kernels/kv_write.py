@@ -142,9 +142,9 @@ def _rotate(
         turned = first * cosine - second * sine
         turned_second = second * cosine + first * sine
         if head < HEADS:
-            target = query + (row * HEADS + head) * 2 * HALF + dims
-            tl.store(target, turned.to(query.dtype.element_ty), mask=there)
-            tl.store(target + HALF, turned_second.to(query.dtype.element_ty), mask=there)
+            query_target = query + (row * HEADS + head) * 2 * HALF + dims
+            tl.store(query_target, turned.to(query.dtype.element_ty), mask=there)
+            tl.store(query_target + HALF, turned_second.to(query.dtype.element_ty), mask=there)
         else:
             target = keys + kv_place + (head - HEADS) * 2 * HALF
             stored = there & (slot >= 0)
