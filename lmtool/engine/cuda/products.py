@@ -81,13 +81,17 @@ _steady: dict[_FixedKind, tuple[bool, bool]] = {}
 """By device, dtype and shape of the weight, and whether there is a bias: see `_library_is_steady`."""
 
 
+_even: dict[tuple[torch.dtype, _FixedKind], bool] = {}
+"""By the inputs' dtype too: whether our own kernel gives the same bits with small tiles and with large ones."""
+
+
 def _fixed_product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
     kind = (weight.device, weight.dtype, weight.shape, bias is not None)
     if kind not in _steady:
         _steady[kind] = _library_is_steady(weight, bias)
     steady, equal = _steady[kind]
     if not steady:
-        return _own_product(weight, bias)
+        return _own_product(weight, bias, weight.dtype)
     library = partial(fixed_rows, weight=weight, bias=bias)
     if not equal:
         return library
@@ -97,18 +101,22 @@ def _fixed_product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Te
     return lambda inputs: library(inputs) if len(inputs) <= FIXED_ROWS else own(inputs)
 
 
-def _own_product(weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-    """Our own kernel; with small tiles only, where large ones have other bits. scale: see `fixed_matmul`."""
+def _own_product(
+    weight: Tensor, bias: Tensor | None, dtype: torch.dtype, scale: Tensor | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Our own kernel, with small tiles only where large ones have other bits. dtype: of inputs. scale: of e4m3."""
     from lmtool.engine.cuda.kernels.fixed_matmul import LARGE, SMALL, fixed_matmul
 
     own = partial(fixed_matmul, weight=weight, bias=bias, scale=scale)
-    dtype = torch.bfloat16 if scale is not None and bias is None else weight.dtype
-    inputs = _trial(weight.shape[1], weight.device, bias.dtype if bias is not None else dtype)
-    return own if torch.equal(own(inputs, tiles=SMALL), own(inputs, tiles=LARGE)) else partial(own, tiles=SMALL)
+    kind = (dtype, (weight.device, weight.dtype, weight.shape, bias is not None))
+    if kind not in _even:
+        inputs = _trial(weight.shape[1], weight.device, dtype)
+        _even[kind] = torch.equal(own(inputs, tiles=SMALL), own(inputs, tiles=LARGE))
+    return own if _even[kind] else partial(own, tiles=SMALL)
 
 
 def _library_is_steady(weight: Tensor, bias: Tensor | None) -> tuple[bool, bool]:
-    """Whether a row's bits in products of `FIXED_ROWS` rows depend on that row alone, and are those of our own kernel."""
+    """Whether a row's bits in products of `FIXED_ROWS` rows depend on that row alone, and are our own kernel's."""
     if _place_matters(weight, bias):
         _logger.info("cuBLAS rows of a %d x %d product depend on their place; using our own kernel", *weight.shape)
         return False, False
@@ -142,7 +150,7 @@ def _fp8_product(weight: Tensor, bias: Tensor | None, *, deterministic: bool) ->
     stored, scale = rounded_weight(weight)
     if not deterministic and scaled_mm_works(weight.device, weight.dtype) and not any(n % 16 for n in weight.shape):
         return _flattened(partial(_scaled, weight=stored.view(torch.float8_e4m3fn).t(), scale=scale, bias=bias))
-    return _flattened(_own_product_of(weight.dtype, stored, bias, scale))
+    return _flattened(_own_product(stored, bias, weight.dtype, scale))
 
 
 def _scaled(inputs: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
@@ -158,7 +166,7 @@ def _scaled(inputs: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) 
 
 @lru_cache
 def scaled_mm_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the library multiplies e4m3 here, with a scale for each row of both sides, and gives the right numbers."""
+    """Whether the library multiplies e4m3 here, with a scale for each row of both sides, and rightly."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         return False
     try:

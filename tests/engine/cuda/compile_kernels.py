@@ -1,6 +1,6 @@
 """Compiles every kernel at the shapes of known models for NVIDIA GPUs that are not there, and prints what each needs.
 
-    python tests/engine/cuda/compile_kernels.py                     # all of it: minutes on two cores, seconds when cached
+    python tests/engine/cuda/compile_kernels.py                     # all: minutes on two cores, seconds when cached
     python tests/engine/cuda/compile_kernels.py --model llama-8b --target 90 --dtype bfloat16
 
 One line of JSON a kernel: registers and bytes of stack of a thread, shared memory of a block, instructions of tensor

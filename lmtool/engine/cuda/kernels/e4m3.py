@@ -41,8 +41,9 @@ def as_stored(numbers: Tensor) -> Tensor:
     """The tensor of bytes as the dtype that `from_e4m3` reads fastest here."""
     return numbers.view(torch.float8_e4m3fn) if converts_e4m3(numbers.device) else numbers
 
+
 @triton.jit
-def to_e4m3(numbers):
+def to_e4m3(numbers) -> tl.tensor:
     """The bytes (uint8) of float32 numbers, rounded to nearest, ties to even, within plus or minus 448; NaN stays."""
     bits = numbers.to(tl.int32, bitcast=True)
     size = tl.minimum(tl.abs(numbers), 448.0)
@@ -57,7 +58,7 @@ def to_e4m3(numbers):
 
 
 @triton.jit
-def from_e4m3(stored):
+def from_e4m3(stored) -> tl.tensor:
     """The numbers (float16, exact) of e4m3 values, as such or as bytes; a GPU before 8.9 knows bytes only."""
     if stored.dtype == tl.uint8:
         bits = stored.to(tl.uint16)

@@ -39,9 +39,9 @@ def prefill_attention(
 
     query: [T, H, D]. keys: [pages, P, KV, D]. values: [pages, P, KV, Dv]. table: [N, n] int32, the pages of each
     piece's text in order. tiles: [tiles, 4] int32: the piece, the row of the tile's first query in the batch, how many
-    queries it has (0, for padding, to `QUERY_TILE`, neighbours in the batch and in the text), and the first one's position
-    in the text.
-    output: [T, H, Dv], changed in place; rows that no tile names stay. The rest is as in `decode_attention`.
+    queries it has (0, for padding, to `QUERY_TILE`, neighbours in the batch and in the text), and the first one's
+    position in the text. output: [T, H, Dv], changed in place; rows that no tile names stay. The rest is as in
+    `decode_attention`.
     """
     if not len(tiles):
         return

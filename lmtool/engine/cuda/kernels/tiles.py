@@ -47,11 +47,12 @@ def prefill_tiles(dtype: torch.dtype, size: int, shared: int) -> Tiles:
         # would not fit into its registers.
         return Tiles(queries=16, keys=16, warps=4 if _padded(size) <= 64 else 8, stages=1)
     wide = _padded(size) > 128
+    if _padded(size) > 256:
+        return _first_that_fits([Tiles(32, 32, 8, 2), Tiles(16, 16, 4, 2)], dtype.itemsize, size, shared)
     choices = [
         Tiles(queries=64, keys=64, warps=8 if wide else 4, stages=3),
         Tiles(queries=64, keys=32, warps=8 if wide else 4, stages=3),
-        Tiles(queries=64, keys=32, warps=8 if wide else 4, stages=2),
-        Tiles(queries=32, keys=32, warps=4, stages=2),
+        Tiles(queries=32, keys=32, warps=8 if wide else 4, stages=2),
         Tiles(queries=16, keys=16, warps=4, stages=2),
     ]
     return _first_that_fits(choices, dtype.itemsize, size, shared)

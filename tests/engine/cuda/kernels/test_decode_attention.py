@@ -143,7 +143,8 @@ def test_stored_as_e4m3(device, dtype, monkeypatch):
     cut(monkeypatch, 64)
     scales = torch.tensor([[0.5, 2.0], [0.25, 1.0]], device=device)
     narrow = [
-        (own.float() / scale[:, None]).to(torch.float8_e4m3fn) for own, scale in zip((keys, values), scales, strict=True)
+        (own.float() / scale[:, None]).to(torch.float8_e4m3fn)
+        for own, scale in zip((keys, values), scales, strict=True)
     ]
     output = decode_attention(
         query, *(own.view(torch.uint8) for own in narrow), table, lengths, scaling=0.125, scales=scales

@@ -44,14 +44,14 @@ def test_stored_as_e4m3(device):
     from lmtool.engine.cuda.kernels.kv_write import kv_write
 
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).short().view(torch.bfloat16)
-    key = numbers[~numbers.isnan()][: 500 * 128].view(500, 2, 64).to(device)
+    key = numbers[numbers.float().abs() < 1e30][: 450 * 128].view(450, 2, 64).to(device)
     pages = torch.zeros(32, 16, 2, 64, dtype=torch.uint8, device=device)
-    others, slots = torch.zeros_like(pages), torch.arange(500, device=device)
+    others, slots = torch.zeros_like(pages), torch.arange(450, device=device)
     scales = torch.tensor([[0.5, 4.0], [1.0, 1.0]], device=device)
     kv_write(key, key, pages, others, slots, scales)
     for stored, scale in zip((pages, others), scales, strict=True):
         expected = (key.float() / scale[:, None]).clamp(-448, 448).to(torch.float8_e4m3fn)
-        assert torch.equal(stored.flatten(0, 1)[:500], expected.view(torch.uint8))
+        assert torch.equal(stored.flatten(0, 1)[:450], expected.view(torch.uint8))
 
 
 pytestmark_rotary = pytest.mark.cuda

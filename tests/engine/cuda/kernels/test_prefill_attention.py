@@ -80,7 +80,8 @@ def test_stored_as_e4m3(device, dtype):
     query, keys, values, table = pages_of(device, dtype, 64, 2, 1)
     scales = torch.tensor([[0.5, 2.0], [0.25, 1.0]], device=device)
     narrow = [
-        (own.float() / scale[:, None]).to(torch.float8_e4m3fn) for own, scale in zip((keys, values), scales, strict=True)
+        (own.float() / scale[:, None]).to(torch.float8_e4m3fn)
+        for own, scale in zip((keys, values), scales, strict=True)
     ]
     output = torch.zeros_like(query)
     tiles = tiles_of(PARTS, 0, device)
