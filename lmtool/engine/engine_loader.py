@@ -9,6 +9,7 @@ import torch
 
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import use_kernels
+from lmtool.engine.device_memory import forgetting_frames
 from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.fingerprint import engine_fingerprint
@@ -37,7 +38,7 @@ def load_engine(
     config = config or EngineConfig()
     report = on_progress or _silent
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), forgetting_frames():
             engine = _load(model, config, report)
     except ResourceError as problem:
         report(LoadProgress(model, "failed", message=problem.message))

@@ -5,38 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama-100m": {
-        "vocab_size": 32000,
-        "hidden_size": 768,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": True,
-    },
-    "llama-1b": {
-        "vocab_size": 32000,
-        "hidden_size": 2048,
-        "intermediate_size": 5632,
-        "num_hidden_layers": 22,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 8192,
-    },
-    "llama-tiny": {
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
-    },
-    "gpt2": {},
-}
-"""The models of `random:NAME`; `gpt2` is the smallest of its family, 124 million weights."""
+from lmtool.engine.random_model import random_model
 
 
 class Peer:
@@ -54,14 +23,10 @@ class Peer:
     def make(self, name: str, folder: str, seed: int) -> dict[str, Any]:
         """Write a model of random float32 weights, and a tokenizer with a word for each id."""
         import torch
-        import transformers
 
-        torch.manual_seed(seed)
-        kind = transformers.GPT2Config if name == "gpt2" else transformers.LlamaConfig
-        config = kind(**SHAPES[name], bos_token_id=1, eos_token_id=2, pad_token_id=0)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = random_model(name, torch.float32, torch.device("cpu"), seed=seed)
         model.save_pretrained(folder)
-        save_tokenizer(config.vocab_size, folder)
+        save_tokenizer(model.config.vocab_size, folder)
         return {"folder": folder}
 
     def fetch(self, name: str) -> dict[str, Any]:

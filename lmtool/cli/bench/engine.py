@@ -29,7 +29,8 @@ async def engine(
     *,
     peer: list[str] | None = option(
         None,
-        "transformers, transformers-cb, llamacpp, ctranslate2, vllm, or none; NAME:DTYPE=PYTHON (repeatable).",
+        "transformers, transformers-cb, llamacpp, ctranslate2, vllm, openvino-genai, onnxruntime-genai, mistralrs, "
+        "or none; NAME:DTYPE=PYTHON (repeatable).",
         PANEL,
         shown_default="whatever is installed",
         metavar="NAME",
@@ -107,15 +108,14 @@ def _cancel_on_sigterm() -> Iterator[None]:
 
 def _source(model: str | None) -> str:
     """The model to load. Raises `UsageError` for an unknown random model, `ModelLoadError` for no model at all."""
-    from lmtool.bench.engine_run import RANDOM
-    from lmtool.bench.peers.maker_peer import SHAPES
+    from lmtool.engine.random_model import PREFIX, SHAPES
     from lmtool.errors import UsageError
     from lmtool.serving.model_names import served
 
-    if model is None or not model.startswith(RANDOM):
+    if model is None or not model.startswith(PREFIX):
         return served(model).source
-    if model.removeprefix(RANDOM) not in SHAPES:
-        known = ", ".join(RANDOM + name for name in SHAPES)
+    if model.removeprefix(PREFIX) not in SHAPES:
+        known = ", ".join(PREFIX + name for name in SHAPES)
         raise UsageError(f"there is no {model!r}", f"known: {known}")
     return model
 
