@@ -44,9 +44,10 @@ class EngineConfig:
         choices=("int8", "int4", "fp8"),
     )
     """`int8` stores weights as bytes, one scale for 32 inputs of an output, and rounds activations to bytes in groups
-    of 32. `int4` stores them in half a byte, the head as int8. Blocks of a GGUF file that are as narrow stay. `fp8` stores
-    those of layers as e4m3, one scale for each output; where the GPU multiplies e4m3, activations are rounded with one
-    for each row."""
+    of 32. `int4` stores them in half a byte, the head as int8. Blocks of a GGUF file that are as narrow stay. `fp8`
+    stores those of layers as e4m3, one scale for each output; where the GPU multiplies e4m3, activations are rounded
+    with one for each row.
+    """
     kv_cache_dtype: str = option(
         "auto",
         "Type of keys and values: auto (the model's), fp8 (on a GPU: twice as many fit).",

@@ -27,6 +27,7 @@ from lmtool.engine.decoder_config import GPT2, LLAMA_FAMILY
 from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
+    from lmtool.engine.config import EngineConfig
     from lmtool.engine.decoder_config import DecoderConfig
 
 _SMALL = 50_000_000

@@ -172,7 +172,7 @@ def test_a_failed_load_is_stored_without_its_weights(checkpoint, monkeypatch):
         known.append(weakref.ref(model.runner.forward))
         raise ModelLoadError("no")
 
-    monkeypatch.setattr("lmtool.engine.transformers_loader._with_cache", fail)
+    monkeypatch.setattr("lmtool.engine.transformers_loader.with_cache", fail)
     with pytest.raises(ModelLoadError) as caught:
         load_engine(str(checkpoint("llama")), EngineConfig(threads=1))
     gc.collect()

@@ -141,7 +141,10 @@ def products(model: Model, dtype: torch.dtype, rows: int, *, narrow: bool) -> No
     weight = torch.empty(outputs, model.hidden, dtype=torch.uint8 if narrow else dtype)
     bias = torch.empty(outputs, dtype=dtype) if model.bias else None
     scale = torch.empty(outputs) if narrow else None
-    fixed_matmul.fixed_matmul(torch.empty(rows, model.hidden, dtype=dtype), weight, bias, scale=scale)
+    inputs = torch.empty(rows, model.hidden, dtype=dtype)
+    fixed_matmul.fixed_matmul(inputs, weight, bias, scale=scale)
+    if narrow:
+        e4m3.rounded_rows(inputs)
 
 
 def elementwise(model: Model, dtype: torch.dtype, rows: int) -> None:

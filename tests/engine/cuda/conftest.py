@@ -133,8 +133,11 @@ def runner_of(checkpoint, device) -> Callable[..., tuple[CudaRunner, Reference, 
     return partial(make_runner, checkpoint, device)
 
 
-def make_runner(checkpoint, device, architecture="llama", *, blocks=64, deterministic=False):
-    """See `runner_of`: the runner, transformers' own logits, and the model's configuration."""
+def make_runner(checkpoint, device, architecture="llama", *, blocks=64, deterministic=False, fp8=False, change=None):
+    """See `runner_of`: the runner, transformers' own logits, and the model's configuration.
+
+    fp8: with weights of eight bits. change: called with the weights before they are taken.
+    """
     transformers_forward.register()
     name = str(checkpoint(architecture))
     model = transformers.AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager").to(device)
@@ -148,7 +151,9 @@ def make_runner(checkpoint, device, architecture="llama", *, blocks=64, determin
         if shape is not None and not shape.is_gpt2:
             frequencies = model.get_submodule("model.rotary_emb").get_buffer("inv_freq")
             weights = {name: parameter.data for name, parameter in model.named_parameters()}
-            forward = fused_llama(runner, shape, weights, frequencies, CONTEXT)
+            if change is not None:
+                change(weights)
+            forward = fused_llama(runner, shape, weights, frequencies, CONTEXT, fp8=fp8)
             assert forward is not None
             cache.rename(forward.layers)
             runner = replace(runner, forward=forward)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lmtool.engine import transformers_loader as loader
+from lmtool.engine.cuda import attention_backends as backends
 from lmtool.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
 from lmtool.engine.decoder_config import DecoderConfig
 from lmtool.engine.kv_cache import LayerShape, PagedCache

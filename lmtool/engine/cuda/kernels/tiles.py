@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 HOPPER_SHARED = 227 * 1024
 """Bytes of shared memory that a block may use from compute capability 9.0 on; 8.0 has 163 KB, 8.6 and 8.9 have 99."""
 
+_LEAST_SHARED = 99 * 1024
+"""What every GPU that Triton compiles for has, but for a few kilobytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
@@ -87,7 +90,8 @@ def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that a block may use; those of compute capability 9.0 where there is no GPU."""
     if device.type != "cuda":
         return HOPPER_SHARED
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    known = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", None)
+    return int(known) if known else _LEAST_SHARED
 
 
 def fastest(choices: Sequence[Tiles], run: Callable[[Tiles], object], device: torch.device) -> Tiles:
@@ -109,7 +113,7 @@ def _time(run: Callable[[Tiles], object], tiles: Tiles) -> float:
     """Milliseconds; infinite for tiles that do not run here."""
     try:
         run(tiles)  # compiled by then
-        times = []
+        times: list[float] = []
         for _ in range(_RUNS):
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
@@ -117,7 +121,7 @@ def _time(run: Callable[[Tiles], object], tiles: Tiles) -> float:
                 run(tiles)
             end.record()
             end.synchronize()
-            times.append(begin.elapsed_time(end))
+            times.append(float(begin.elapsed_time(end)))
     except Exception:  # noqa: BLE001  # whatever Triton raises for a kernel that does not fit means: not this one
         return float("inf")
     return min(times)
