@@ -67,6 +67,7 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     loaded = load_embedded(name, config, device, report) if embedded else _load_any(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
     runner = loaded.runner.prepared(config.max_streams, context)
+    lossless = device.type == "cpu" or config.deterministic
     limits = Limits(
         max_streams=config.max_streams,
         max_batch_tokens=config.max_batch_tokens or (256 if device.type == "cpu" else 2048),
@@ -75,9 +76,9 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         max_scored_rows=512,
         prompt_share=1 if device.type == "cpu" else None,
         free_cuts=runner.free_cuts,
+        cache_generated=runner.free_cuts or not lossless,
         doubling_position=runner.doubling_position,
     )
-    lossless = device.type == "cpu" or config.deterministic
     own = replace(config, speculation=config.speculation and lossless)
     known = loaded.contents
     found = None if known is None else engine_fingerprint(known, loaded.info, config, device)

@@ -63,9 +63,9 @@ def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[n
     return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float64, len(bias))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
-    """One row of logits and how to sample from it."""
+    """One row of logits and how to sample from it. Not frozen: one is made for each token, which takes a third so."""
 
     params: SamplingParams = field(default_factory=SamplingParams)
     target: int | None = None
