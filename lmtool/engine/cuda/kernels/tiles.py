@@ -37,10 +37,22 @@ class Tiles:
     stages: int
     """Triton's `num_stages`: how many steps of the loop over keys are in flight."""
 
-    def shared(self, itemsize: int, size: int) -> int:
-        """Bytes of shared memory for these tiles, at least. itemsize: of a key, in bytes. size: D."""
-        buffers = max(self.stages - 1, 1)
+    def shared(self, itemsize: int, size: int, buffers: int) -> int:
+        """Bytes of shared memory for queries and for so many tiles of keys and values; Triton adds some for itself.
+
+        itemsize: of a key, in bytes. size: D.
+        """
         return itemsize * _padded(size) * (self.queries + 2 * buffers * self.keys)
+
+
+def prefill_buffers(tiles: Tiles) -> int:
+    """How many tiles of keys, and of values, the prefill kernel has in shared memory at most."""
+    return max(tiles.stages - 1, 1)
+
+
+def decode_buffers(tiles: Tiles) -> int:
+    """The same of the decode kernel: pages are looked up a stage before their keys are loaded."""
+    return max((tiles.stages - 1) // 2, 1)
 
 
 def prefill_tiles(dtype: torch.dtype, size: int, shared: int) -> Tiles:
@@ -51,14 +63,14 @@ def prefill_tiles(dtype: torch.dtype, size: int, shared: int) -> Tiles:
         return Tiles(queries=16, keys=16, warps=4 if _padded(size) <= 64 else 8, stages=1)
     wide = _padded(size) > 128
     if _padded(size) > 256:
-        return _first_that_fits([Tiles(32, 32, 8, 2), Tiles(16, 16, 4, 2)], dtype.itemsize, size, shared)
+        return _first_that_fits([Tiles(32, 32, 8, 2), Tiles(16, 16, 4, 2)], prefill_buffers, dtype, size, shared)
     choices = [
         Tiles(queries=64, keys=64, warps=8 if wide else 4, stages=3),
         Tiles(queries=64, keys=32, warps=8 if wide else 4, stages=3),
         Tiles(queries=32, keys=32, warps=8 if wide else 4, stages=2),
         Tiles(queries=16, keys=16, warps=4, stages=2),
     ]
-    return _first_that_fits(choices, dtype.itemsize, size, shared)
+    return _first_that_fits(choices, prefill_buffers, dtype, size, shared)
 
 
 def decode_tiles(dtype: torch.dtype, size: int, rows: int, shared: int) -> list[Tiles]:
@@ -72,12 +84,15 @@ def decode_tiles(dtype: torch.dtype, size: int, rows: int, shared: int) -> list[
         return [Tiles(queries, keys, warps=4 if _padded(size) <= 128 else 8, stages=3)]
     warps = 8 if queries > 32 or _padded(size) > 256 else 4
     choices = [Tiles(queries, keys, warps, stages=5) for keys in (64, 32, 16)]
-    best = _first_that_fits(choices, dtype.itemsize, size, shared)
+    best = _first_that_fits(choices, decode_buffers, dtype, size, shared)
     return [best, replace(best, stages=3)]
 
 
-def _first_that_fits(choices: Sequence[Tiles], itemsize: int, size: int, shared: int) -> Tiles:
-    return next((tiles for tiles in choices if tiles.shared(itemsize, size) <= shared), choices[-1])
+def _first_that_fits(
+    choices: Sequence[Tiles], buffers: Callable[[Tiles], int], dtype: torch.dtype, size: int, shared: int
+) -> Tiles:
+    fitting = (tiles for tiles in choices if tiles.shared(dtype.itemsize, size, buffers(tiles)) <= shared)
+    return next(fitting, choices[-1])
 
 
 def _padded(size: int) -> int:
