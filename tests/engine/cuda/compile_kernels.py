@@ -220,7 +220,7 @@ def report(job: tuple[int, str, str]) -> list[dict[str, object]]:
 def specialisations(rounds: int) -> dict[str, int]:
     """How many compilations each kernel needs for steps of random sizes, up to 256 rows."""
     aim(90)
-    model, chosen = Model(4, 2, 64, 256, 512, 1000), random.Random(0)
+    model, chosen = Model(6, 2, 64, 256, 512, 1000), random.Random(0)
     for rows in (1, 2, *(chosen.randrange(1, 257) for _ in range(rounds))):
         everything(model, torch.bfloat16, rows, chosen.randrange(1, 300))
         products(model, torch.bfloat16, 128 + rows, narrow=False)

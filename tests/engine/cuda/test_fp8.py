@@ -74,7 +74,7 @@ def logits_of(runner, tokens, cut):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("architecture", ["small", "qwen3", "gemma2"])
+@pytest.mark.parametrize("architecture", ["small", "gpt2"])
 def test_keys_and_values(runner_of, architecture):
     """Stored in eight bits they give nearly the same logits, through our own pass and through transformers' modules."""
     runner, reference, _ = runner_of(architecture)
@@ -82,8 +82,8 @@ def test_keys_and_values(runner_of, architecture):
         check_runner(runner, architecture, reference)
         rounded = narrow(runner)
         assert rounded.cache.block_bytes * 4 == runner.cache.block_bytes
-        tokens = [3 + (7 * position) % 90 for position in range(40)]
-        exact, ours = (logits_of(own, tokens, 33) for own in (runner, rounded))
+        tokens = [3 + (7 * position) % 90 for position in range(20)]
+        exact, ours = (logits_of(own, tokens, 17) for own in (runner, rounded))
     error = float((ours - exact).square().mean().sqrt() / exact.std())
     assert 0 < error < QUANTIZED["fp8 keys and values"]
 

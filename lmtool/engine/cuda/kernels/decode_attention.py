@@ -142,7 +142,11 @@ def _part_tokens(seen, SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr):
     return tl.maximum(tl.cdiv(tl.cdiv(seen, SPLITS), SPLIT_TOKENS), 1) * SPLIT_TOKENS
 
 
-@triton.jit(do_not_specialize=["table_row", "rows", "places", "window", "table", "lengths", "key_scale", "value_scale"])
+@triton.jit(
+    do_not_specialize=[
+        "table_row", "rows", "places", "window", "table", "lengths", "highest", "total", "key_scale", "value_scale",
+    ]
+)  # fmt: skip
 def _decode(
     query, keys, values, table, lengths, partial, highest, total, output, key_scale, value_scale,
     query_row, query_head, key_page, key_position, key_head,
@@ -237,7 +241,7 @@ def _decode(
             tl.store(partial + place[:, None] * VALUE_SIZE + value_dims[None, :], mixed, mask=stored)
 
 
-@triton.jit(do_not_specialize=["places", "window", "lengths"])
+@triton.jit(do_not_specialize=["places", "window", "lengths", "highest", "total"])
 def _join(
     partial, highest, total, output, lengths, output_row, output_head, places, window,
     SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, CHUNK: tl.constexpr,
