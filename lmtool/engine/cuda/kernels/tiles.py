@@ -38,7 +38,7 @@ class Tiles:
     """Triton's `num_stages`: how many steps of the loop over keys are in flight."""
 
     def shared(self, itemsize: int, size: int, buffers: int) -> int:
-        """Bytes of shared memory for queries and for so many tiles of keys and values; Triton adds some for itself.
+        """Bytes of shared memory for queries and for this number of tiles of keys and of values; Triton adds some.
 
         itemsize: of a key, in bytes. size: D.
         """
@@ -51,7 +51,7 @@ def prefill_buffers(tiles: Tiles) -> int:
 
 
 def decode_buffers(tiles: Tiles) -> int:
-    """The same of the decode kernel: pages are looked up a stage before their keys are loaded."""
+    """How many the decode kernel has: pages are looked up a stage before their keys are loaded."""
     return max((tiles.stages - 1) // 2, 1)
 
 
