@@ -18,7 +18,7 @@ from lmtool.engine.device_transfer import to_device
 from lmtool.engine.kv_cache import BLOCK_TOKENS, PagedCache
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.plan import Plan, Span
-from lmtool.engine.selfcheck import distance
+from lmtool.engine.selfcheck import CHECK_BLOCKS, distance
 from lmtool.engine.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CudaRunner(ModelRunner):
     def prepared(self, max_streams: int, context: int) -> CudaRunner:
         """The runner with CUDA graphs for up to `max_streams` streams; without, where a model cannot be captured.
 
-        context: positions of the longest text.
+        context: positions of the longest text. Nothing may be in the first `CHECK_BLOCKS` blocks of the cache yet.
         """
         captured = self._captured(max_streams, context)
         if captured is not None:
@@ -140,7 +140,7 @@ def _discard_wrong(graphs: StepGraphs, plain: CudaRunner) -> None:
 
 def _compile_all(runner: CudaRunner, max_streams: int) -> None:
     """Run plain steps of all numbers of rows for which kernels are compiled anew, so that no stream waits for that."""
-    prompt = Sequence(0, [1] * 70, 70, max_length=90, blocks=list(range(2, 7)))
+    prompt = Sequence(0, [1] * 70, 70, max_length=90, blocks=list(range(2, CHECK_BLOCKS + 1)))
     for rows in batch_sizes(max_streams):
         texts = [Sequence(number, [1] * 3, 2, max_length=9, blocks=[1]) for number in range(1, rows + 1)]
         runner.run(Plan([Span(text, 2, 1) for text in texts]))

@@ -12,10 +12,12 @@ from lmtool.engine.plan import Limits
 from lmtool.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.sequence import Sequence
+from tests.engine.cuda.conftest import INTERPRETED
 
 pytestmark = pytest.mark.cuda
 
-STREAMS, BLOCKS, STEPS = 4, 14, 30
+STREAMS, BLOCKS = 4, 14
+SEEDS, STEPS = (2, 12) if INTERPRETED else (8, 60)
 
 
 def newcomer(dice, number):
@@ -39,7 +41,7 @@ def next_ids(span, logits):
     return ids[: span.sequence.count_valid(ids)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_steps(runner_of, seed):
     """Logits, keys and values are equal for any mix of prompts, decoding, drafts, preemption and padding."""
     runner, *_ = runner_of("small", blocks=BLOCKS)
@@ -72,5 +74,5 @@ def test_random_steps(runner_of, seed):
                 torch.testing.assert_close(logits[:, : expected.shape[1]], expected, atol=2e-5, rtol=1e-5)
             parts = torch.split(expected, [len(span.logits) for span in plan.spans])
             scheduler.commit(plan, [next_ids(span, own) for span, own in zip(plan.spans, parts, strict=True)])
-    assert counts[True] >= 15
-    assert counts[True] > 4 * counts[False]
+    assert counts[True] >= STEPS // 2
+    assert counts[True] > 3 * counts[False]
