@@ -6,8 +6,9 @@ from (seed, position). So a stream is the same alone and in a crowd.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -16,18 +17,23 @@ from torch import Tensor
 from lmtool.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, sample_by_kernel
 from lmtool.engine.device_transfer import put_rows, select_rows, to_device
 from lmtool.engine.masks import apply_masks
+from lmtool.engine.penalties import has_penalties, penalise
 from lmtool.engine.sampling_result import RowLogprobs, SampledToken, SamplingResult, row_chunks, row_logprobs
-from lmtool.engine.top_p import most_likely, sample_rows, truncate
+from lmtool.engine.top_p import most_likely, sample_rows, truncate, truncates
 from lmtool.logit_bias import PackedBias
 from lmtool.logprobs.uniform import uniform
 from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from lmtool.engine.cuda.sampling import DeviceRow
+    from lmtool.engine.sampling_result import SampledRows
     from lmtool.logits_processors import Processors
+
+GpuSampler: TypeAlias = "Callable[[Tensor, Sequence[Row], list[int]], tuple[Tensor, list[SampledRows]]]"
 
 _HUGE = 1e30
 """A bias beyond this is as good as infinite, and would become so in float32."""
@@ -63,6 +69,18 @@ def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[n
     return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float64, len(bias))
 
 
+@dataclass(slots=True, eq=False)
+class RowState:
+    """What the rows of a stream have in common; a GPU's sampler keeps on the device what it needs of it."""
+
+    tokens: Sequence[int]
+    """The stream's ids so far; grows."""
+    prompt_length: int
+    """How many of them are the prompt."""
+    on_device: DeviceRow | None = None
+    """Used by `cuda.sampling` alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of logits and how to sample from it."""
@@ -91,6 +109,8 @@ class Row:
     """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `masks`."""
     logprob_ids: Sequence[int] = ()
     """The alternatives to give, in place of the most likely ids."""
+    state: RowState | None = None
+    """What lasts from step to step; without it, the row's own fields are uploaded each time."""
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
@@ -108,11 +128,15 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
 
 
 def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
-    """`sample`, with nothing read from the device yet.
+    """`sample`, with nothing read from the device yet: a GPU is not waited for, unless a row's processors do.
 
-    So a GPU is not waited for, unless a row has processors or a cut that may lie beyond the likeliest 256 ids: top-p
-    or min-p without a top-k.
+    On a GPU kernels sample, see `cuda.sampling`; rows with processors, and all where there is no Triton, go through
+    torch's operators.
     """
+    by_kernel = _gpu_sampler() if logits.is_cuda else None
+    if by_kernel is not None:
+        return _start_on_gpu(logits, rows, by_kernel)
+    logits = logits.float()
     simple = [i for i, row in enumerate(rows) if _kernel_can_sample(row)] if has_kernel(logits) else []
     if not simple:
         tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
@@ -129,11 +153,36 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
     return SamplingResult(tokens, highest, [logprobs, *_sample_by_stages(logits, rows, others, tokens)])
 
 
+@functools.cache
+def _gpu_sampler() -> GpuSampler | None:
+    """`cuda.sampling.sample_rows`; None without Triton."""
+    try:
+        from lmtool.engine.cuda.sampling import sample_rows as by_kernel
+    except ImportError:
+        return None
+    return by_kernel
+
+
+def _start_on_gpu(logits: Tensor, rows: Sequence[Row], by_kernel: GpuSampler) -> SamplingResult:
+    """Sample by kernels all rows but those with processors."""
+    own = [i for i, row in enumerate(rows) if row.processors is None or row.target is not None]
+    sampled_ids, sampled = by_kernel(logits, rows, own) if own else (logits.new_zeros(0, dtype=torch.int64), [])
+    others = sorted({*range(len(rows))} - {*own})
+    if not others:
+        return SamplingResult(sampled_ids, None, [], sampled)
+    tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
+    if own:
+        put_rows(tokens, own, sampled_ids)
+    logits = logits.float()
+    highest = logits.amax(dim=-1)
+    return SamplingResult(tokens, highest, _sample_by_stages(logits, rows, others, tokens), sampled)
+
+
 def _kernel_can_sample(row: Row) -> bool:
     """Whether the row has nothing but a bias, a mask, barred ids and a temperature."""
     if row.target is not None:
         return True
-    if row.processors is not None or _penalises(row.params) or _truncates(row.params):
+    if row.processors is not None or has_penalties(row.params) or truncates(row.params):
         return False
     changes = {
         "biased": False,
@@ -249,11 +298,7 @@ def _shapes(row: Row) -> bool:
 
 def _adjusts(row: Row) -> bool:
     """Whether processors, penalties or barred ids change the logits."""
-    return row.processors is not None or bool(row.barred) or _penalises(row.params)
-
-
-def _penalises(params: SamplingParams) -> bool:
-    return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+    return row.processors is not None or bool(row.barred) or has_penalties(row.params)
 
 
 def _add_bias(logits: Tensor, rows: Sequence[Row], biased: list[int]) -> Tensor:
@@ -269,7 +314,7 @@ def _sample_random(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]
     temperature = to_device([row.params.temperature for row in rows], torch.float32, logits.device)
     heated = _adjusted(logits, rows) / temperature.clamp(min=1e-5).unsqueeze(-1)
     uniforms = [uniform(row.seed, row.position) for row in rows]
-    cut = [i for i, row in enumerate(rows) if _truncates(row.params)]
+    cut = [i for i, row in enumerate(rows) if truncates(row.params)]
     if cut:
         put_rows(heated, cut, truncate(select_rows(heated, cut), [rows[i].params for i in cut]))
     return heated, sample_rows(heated, to_device(uniforms, torch.float64, logits.device))
@@ -289,25 +334,6 @@ def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     for own, row in zip(logits, rows, strict=True):
         if row.processors is not None:
             row.processors.apply(row.output, own)
-        if _penalises(row.params) or row.barred:
-            _penalise(own, row)
+        if has_penalties(row.params) or row.barred:
+            penalise(own, row.params, row.known_ids, row.counts, row.barred)
     return logits
-
-
-def _truncates(params: SamplingParams) -> bool:
-    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-
-
-def _penalise(logits: Tensor, row: Row) -> None:
-    """logits: [V], changed in place."""
-    params, device = row.params, logits.device
-    if params.repetition_penalty != 1 and row.known_ids:
-        ids = to_device(list(row.known_ids), torch.int64, device)
-        values = logits[ids]
-        logits[ids] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
-    if (params.presence_penalty or params.frequency_penalty) and row.counts:
-        ids = to_device(list(row.counts), torch.int64, device)
-        often = to_device(list(row.counts.values()), logits.dtype, device)
-        logits[ids] -= params.presence_penalty + params.frequency_penalty * often
-    if row.barred:
-        logits.index_fill_(0, to_device(list(row.barred), torch.int64, device), float("-inf"))
