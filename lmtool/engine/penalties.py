@@ -55,9 +55,7 @@ class TokenCounts:
     """The last of these, once it was read; None before that, and where nothing was sampled."""
 
     @staticmethod
-    def of(
-        known_ids: Collection[int], counts: Mapping[int, int], vocabulary: int, device: torch.device
-    ) -> TokenCounts:
+    def of(known_ids: Collection[int], counts: Mapping[int, int], vocabulary: int, device: torch.device) -> TokenCounts:
         """The counts of a row that belongs to no stream."""
         host = torch.zeros(vocabulary, dtype=torch.int32)
         host[list(known_ids)] = 1

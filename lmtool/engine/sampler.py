@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -133,15 +133,13 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
     On a GPU kernels sample, see `cuda.sampling`; rows with processors, and all where there is no Triton, go through
     torch's operators.
     """
-    by_kernel = _gpu_sampler() if logits.is_cuda else None
+    by_kernel = prepare_gpu(logits.device, logits.shape[-1], logits.dtype) if logits.is_cuda else None
     if by_kernel is not None:
         return _start_on_gpu(logits, rows, by_kernel)
     logits = logits.float()
     simple = [i for i, row in enumerate(rows) if _kernel_can_sample(row)] if has_kernel(logits) else []
     if not simple:
-        tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
-        highest = logits.amax(dim=-1)
-        return SamplingResult(tokens, highest, _sample_by_stages(logits, rows, list(range(len(rows))), tokens))
+        return _start_by_stages(logits, rows)
     samples, logprobs = _sample_by_kernel(logits, rows, simple)
     if len(simple) == len(rows):
         return SamplingResult(samples.tokens, samples.highest, [logprobs])
@@ -154,13 +152,34 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
 
 
 @functools.cache
-def _gpu_sampler() -> GpuSampler | None:
-    """`cuda.sampling.sample_rows`; None without Triton."""
+def prepare_gpu(device: torch.device, vocabulary: int, dtype: torch.dtype) -> GpuSampler | None:
+    """`cuda.sampling.sample_rows`, compiled and tried; None without Triton, or where it does not give what torch does.
+
+    vocabulary, dtype: of the logits. To be called before anything is served: compiling takes seconds.
+    """
     try:
         from lmtool.engine.cuda.sampling import sample_rows as by_kernel
+        from lmtool.engine.cuda.sampling_check import kernels_work
     except ImportError:
         return None
-    return by_kernel
+    mixed: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 20, "top_p": 0.8}, {"min_p": 0.1}]
+    mixed += [{"presence_penalty": 0.5, "repetition_penalty": 1.5, "logprobs_mode": "processed"}, {"temperature": 0}]
+    rows = [
+        Row(
+            SamplingParams(**{"temperature": 1.0, **params}), top_logprobs=2, seed=seed, known_ids=(1, 2), counts={2: 1}
+        )
+        for seed, params in enumerate(mixed)
+    ]
+    plain = [Row(SamplingParams(temperature=1.0), top_logprobs=1), Row(target=1)]
+    work = all(kernels_work(own, _start_by_stages, device, vocabulary, dtype) for own in (rows, plain))
+    return by_kernel if work else None
+
+
+def _start_by_stages(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
+    """Sample all rows by torch's operators."""
+    tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
+    highest = logits.amax(dim=-1)
+    return SamplingResult(tokens, highest, _sample_by_stages(logits, rows, list(range(len(rows))), tokens))
 
 
 def _start_on_gpu(logits: Tensor, rows: Sequence[Row], by_kernel: GpuSampler) -> SamplingResult:

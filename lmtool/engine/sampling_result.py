@@ -173,9 +173,7 @@ class TopTokens:
             yield at, [(token, logprob) for token, logprob in pairs if logprob > float("-inf")]
 
 
-def alternatives(
-    logprobs: Tensor, top_counts: Sequence[int | None], named: Sequence[Sequence[int]]
-) -> list[TopTokens]:
+def alternatives(logprobs: Tensor, top_counts: Sequence[int | None], named: Sequence[Sequence[int]]) -> list[TopTokens]:
     """The alternatives of n rows; nothing is read from the device.
 
     logprobs: [n, V] float32. top_counts, named: as in `row_logprobs`.

@@ -87,6 +87,8 @@ def _sample_part(logits: Tensor, rows: Sequence[Row], members: list[int], *, cut
         places = to_device(chosen, torch.int64, logits.device)
         logprobs = kernels.all_logprobs(logits, table, masks, samples.shapes, places)
         others = alternatives(logprobs, [tops[at] for at in chosen], [named[at] for at in chosen])
+    if any(state is not None and state.counts is not None for state in states):
+        kernels.count_tokens(table, samples.results)
     lengths = [len(ids) if ids and count is not None else count for ids, count in zip(named, tops, strict=True)]
     counts = [None if state is None else state.counts for state in states]
     return samples.tokens, SampledRows(members, lengths, samples.results, chosen, others, counts)
@@ -101,7 +103,9 @@ def _upload(
 ) -> tuple[Tensor, Tensor]:
     """The records of n rows, [n, 16] int64, and their masks, [m, ceil(V / 32)] int32, in one copy."""
     size, words = len(rows) * len(RECORD.names or ()), -(-logits.shape[1] // 32)
-    masked = [(at, row.allowed.numpy()) for at, row in enumerate(rows) if row.allowed is not None and row.target is None]
+    masked = [
+        (at, row.allowed.numpy()) for at, row in enumerate(rows) if row.allowed is not None and row.target is None
+    ]
     packed = np.zeros(size + -(-max(len(masked), 1) * words // 2), np.int64)
     joined = b"".join([_SCORED if state is None else state.record for state in states])
     packed[:size] = np.frombuffer(joined, np.int64)
