@@ -6,9 +6,10 @@ import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 
 from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, LmtoolError, ServerError
+from lmtool.guide.byte_tokenizer import byte_tokenizer
 from lmtool.guide.json_validation import TooManyStepsError, UncheckedError, examine
 from lmtool.guide.structural_tag import UnmarkedTextError, tag_grammar
 from lmtool.interfaces import Verdict
@@ -133,7 +134,7 @@ def _json_values(tag: dict[str, object], text: str) -> dict[str, list[Schema | N
     None where the text does not match.
     """
     lark, parts = tag_grammar(tag, captures=True)
-    matcher = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_lark(lark), log_level=0)
+    matcher = LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_lark(lark), log_level=0)
     data = list(text.encode())
     if matcher.try_consume_tokens(data) < len(data) or not matcher.is_accepting():
         if (problem := matcher.get_error()) and "satisfy" not in problem:

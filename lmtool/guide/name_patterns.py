@@ -7,9 +7,11 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits
 
+from lmtool.guide.byte_tokenizer import byte_tokenizer
 from lmtool.guide.exact_patterns import exact_pattern
+from lmtool.guide.regex_parts import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +45,7 @@ def _searcher(pattern: str) -> LLMatcher:
     """A matcher, by bytes, of the JSON strings in which a pattern is found; shared by threads, so only copies move."""
     schema = json.dumps({"type": "string", "pattern": exact_pattern(pattern)})
     grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
-    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     if matcher.is_error():
         raise PatternError(f"the pattern {pattern!r} is not supported")
     return matcher
@@ -55,9 +57,9 @@ def exclude_each_other(one: str, other: str) -> bool:
     if one == other:
         return False
     # The library wants this of the patterns of one object.
-    schema = json.dumps({"type": "object", "patternProperties": {one: True, other: True}})
+    schema = json.dumps({"type": "object", "patternProperties": {exact_pattern(one): True, exact_pattern(other): True}})
     grammar = LLMatcher.grammar_from_json_schema(schema)
-    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     return not matcher.is_error()
 
 
@@ -106,7 +108,7 @@ def _repeats(part: str) -> bool:
 def _branches(pattern: str) -> list[str]:
     """The alternatives of a pattern, those within groups not counted."""
     found, depth = [""], 0
-    for part in _PARTS.findall(pattern):
+    for part in PARTS.findall(pattern):
         depth += {"(": 1, ")": -1}.get(part, 0)
         if part == "|" and depth == 0:
             found.append("")
@@ -115,8 +117,6 @@ def _branches(pattern: str) -> list[str]:
     return found
 
 
-_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
-"""An escape, a class, or a character."""
 _ENDS = re.compile(r"(?<!\\)(?:\\\\)*(?:\$|\\[bBzZ])")
 _REPEATED = re.compile(r"(?<!\\)(?:\\\\)*(?:[*+]|\{\d+,\})$")
 _GROUP = re.compile(r"\((?:\?:)?((?:[^()\\\[]|\\.|\[(?:\\.|[^\]\\])*\])*)\)")

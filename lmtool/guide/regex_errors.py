@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lmtool.guide.regex_parts import PARTS
+
 _INDENT = 4
 """Blanks before the expression and the carets under it, in the library's message."""
 _SHOWN = 20
@@ -18,7 +20,6 @@ _WORDS = (
     ),
 )
 _INNER = re.compile(r"\\[bB]|\^|\$")
-_PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +60,5 @@ def regex_problem(message: str, pattern: str) -> RegexProblem | None:
 
 def _inner_anchor(pattern: str) -> int | None:
     """Where an anchor stands that is at neither end."""
-    places = [piece.start() for piece in _PIECES.finditer(pattern) if _INNER.fullmatch(piece[0])]
+    places = [part.start() for part in PARTS.finditer(pattern) if _INNER.fullmatch(part[0])]
     return next((place for place in places if 0 < place < len(pattern) - len(r"\b") + (pattern[place] != "\\")), None)

@@ -14,14 +14,18 @@ from lmtool.guide.llguidance import ConstraintBackend
 from lmtool.guide.name_patterns import matches
 from tests.guide.following import accepts, compact, compiled_schema
 
-TEXTS = ["j", "j\\s", "\\", 'j"s', '"', "j\ns", "a\\\\b", "é", "\x01", "]", "x\\", "1", "A"]
+TEXTS = ["j", "j\\s", "\\", 'j"s', '"', "j\ns", "a\\\\b", "é", "\x01", "]", "x\\", "1", "A", "[", "&", "-", "~", "a]"]
 
 
+@pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # `re` may take these classes otherwise one day
 @pytest.mark.parametrize(
     "pattern",
     [
         r"^[^\\]+$", r'^[^"]*$', r'^[^"\\]+$', r"^[^\]\\]+$", r"^[^A-z]+$", r"^[\x00-\x5b\x5d-\xff]+$", r"^[^\n\\]+$",
         r'[^\W"]', r"^[^a]+$", r"^[\s\S]$", r"^\[?[^\\]$", r"^\D\W*$",
+        r'^(?:[^"\\\x00]|\x00)+$', r"^(?:[\x00-\x0f]|[\x10-\x1f]|j)+$", r'^(?:\s|[\x00-\x08\x0e-\x1f]|[^\x00-!])+$',
+        r'^[^"&&[a-z]+$', r'^[[^"]+$', r"^[^[]+$", r"^[[:alpha:]]$", r"^[a~~&&1]$", r"^[+--]$", r"^[--a]+$",
+        r"^[\[-\]]$",
     ],
 )  # fmt: skip
 def test_quotes_and_backslashes(backend: ConstraintBackend, pattern: str) -> None:
@@ -35,6 +39,21 @@ def test_quotes_and_backslashes(backend: ConstraintBackend, pattern: str) -> Non
         assert [text for text in TEXTS if accepts(backend, ready, compact(made(text)))] == found
     assert [text for text in TEXTS if matches(pattern, text)] == found
     assert [text for text in TEXTS if not examine(json.dumps(texts), json.dumps(text), 100)] == found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "missing"),
+    [
+        (r"^\P{P}+$", '"\\]-[&'), (r"^[^\p{P}]+$", '"\\]-[&'), (r"^[\P{P}]+$", '"\\]-[&'), (r"^\PP+$", '"\\]-[&'),
+        (r"^[\p{C}a-z]+$", '"\\]-[&~1Aé'), (r"^(?:\p{C}|j)+$", '"\\]-[&~1Aéabsx'),
+    ],
+)  # fmt: skip
+def test_kinds_of_characters(backend: ConstraintBackend, pattern: str, missing: str) -> None:
+    """The same of what Unicode calls its characters, which `re` does not know."""
+    ready = compiled_schema(backend, {"type": "string", "pattern": pattern})
+    found = [text for text in TEXTS if not set(text) & set(missing)]
+    assert [text for text in TEXTS if accepts(backend, ready, compact(text))] == found
+    assert [text for text in TEXTS if matches(pattern, text)] == found
 
 
 def test_names_that_patterns_are_written_without(backend: ConstraintBackend) -> None:
@@ -57,7 +76,7 @@ def test_structural_tags(backend: ConstraintBackend) -> None:
 
 def test_what_stays() -> None:
     """Patterns without such a class, data, and properties that are called like keywords."""
-    for pattern in ("", "a", r"^[^\n\r\\]+$", r"[^a-z]", r"\[^\\", "[", r"[a-z]"):
+    for pattern in ("", "a", r"^[^\n\r\\]+$", r"[^a-z]", r"\[^\\", "[", r"[a-z]", r"\x00[\x00-\x09]", r"\p{L}"):
         assert exact_pattern(pattern) == pattern
     schema = {"const": {"pattern": r"[^\\]"}, "properties": {"pattern": {"type": "string"}, "const": {"pattern": "a"}}}
     assert exact_patterns(schema) is schema

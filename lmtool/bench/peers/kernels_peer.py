@@ -95,10 +95,9 @@ class Peer:
                 self._ways["torch"] = self._onednn(getattr(torch, kind), len(copies))
 
     def _copied(self, packed: PackedProduct) -> PackedProduct:
-        import torch
+        from lmtool.engine.cpu.weight_memory import WeightMemory
 
-        weights = torch.empty_like(packed.weights)
-        self._kernels.prefer_large_pages(weights.data_ptr(), weights.nbytes)
+        weights = WeightMemory(self._kernels).empty(*packed.weights.shape, dtype=packed.weights.dtype)
         return replace(packed, weights=weights.copy_(packed.weights))
 
     def _onednn(self, dtype: Any, copies: int) -> list[Callable[[Tensor], object]]:

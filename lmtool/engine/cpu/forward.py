@@ -23,6 +23,7 @@ from lmtool.engine.cpu.products import (
     pack,
     unpacked_blocks,
 )
+from lmtool.engine.cpu.weight_memory import WeightMemory
 from lmtool.engine.decoder_weights import take_weights
 from lmtool.engine.model_runner import ModelRunner
 
@@ -85,12 +86,14 @@ class CompiledForward:
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
         tied = decoder.head is None
         head = torch.int8 if dtype == INT4_DTYPE else dtype
-        self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, head)
+        memory = WeightMemory(kernels)
+        self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, head, memory)
         lookup = tied and head != torch.int8 and not is_blocks(decoder.embedding)
         self._embedding = None if lookup else decoder.embedding.clone()
         self._norm = [None if part is None else part.float().clone() for part in decoder.norm]
         self.layers = [
-            _compiled(kernels, layer, window, dtype) for layer, window in zip(layers, config.windows, strict=True)
+            _compiled(kernels, layer, window, dtype, memory)
+            for layer, window in zip(layers, config.windows, strict=True)
         ]
         self._inner = self.layers[0].products[3].inputs
         angles = None if frequencies is None else torch.outer(torch.arange(context).float(), frequencies)
@@ -218,13 +221,15 @@ def _rows(embedding: Tensor, ids: Tensor) -> Tensor:
     return unpacked_blocks(rows) if is_blocks(rows) else rows.float()
 
 
-def _compiled(kernels: Kernels, layer: LayerWeights, window: int | None, dtype: torch.dtype) -> CompiledLayer:
+def _compiled(
+    kernels: Kernels, layer: LayerWeights, window: int | None, dtype: torch.dtype, memory: WeightMemory
+) -> CompiledLayer:
     up, down = layer.up, layer.down
     if layer.gate is not None:
         up = _gated(kernels, layer.gate, layer.up)
         if not is_blocks(down[0]):  # the inputs of whole groups are multiples of a vector
             down = (pad(down[0], (0, len(up[0]) // 2 - down[0].shape[1])), down[1])
-    packed = [pack(kernels, *affine, dtype) for affine in (layer.qkv, layer.output, up, down)]
+    packed = [pack(kernels, *affine, dtype, memory) for affine in (layer.qkv, layer.output, up, down)]
     norms = (*layer.norm, layer.head_norm, *layer.mlp_norm)
     own = tuple(None if part is None else part.float().clone() for part in norms)
     return CompiledLayer((packed[0], packed[1], packed[2], packed[3]), own, window)

@@ -34,6 +34,8 @@
 
 #define STRIDE 16 /* words of a row between two looks at memory */
 #define SHORT_STRIDE 2 /* the same for so few rows that memory is what is waited for */
+#define FEW_ROWS 2 /* so few that nothing but memory is waited for */
+#define NEARBY 1024 /* bytes: how far ahead of so few rows memory is asked, about what comes while it answers */
 #define FLOAT_PART 128 /* words whose weights in a tile stay in the nearest cache */
 #define GROUP_PART 16 /* groups, the same */
 #define TOGETHER 256 /* rows whose results of a tile are kept at once, on a thread's stack */
@@ -72,7 +74,7 @@ typedef struct {
 
 typedef struct {
     const char *weights; /* of the tile */
-    const char *next;    /* of the next one: what to ask memory for while we compute */
+    const char *next;    /* what to ask memory for while we compute: of the next one, of few rows what comes soon */
     int64_t pace;        /* so many bytes of `next` for each word, each group of int8 and int4 */
     int64_t column;      /* first output */
     int64_t near;        /* whether to ask for it into the nearest cache: where rows take so long that it comes in time */
@@ -540,7 +542,8 @@ static void multiply(const Product *p, const float *inputs, int64_t tokens, int6
 #pragma omp for schedule(static)
         for (int64_t tile = 0; tile < tiles; tile++) {
             Place at = {.weights = (const char *)p->weights + tile * size, .column = tile * WIDTH};
-            at.next = at.weights + size, at.pace = size / paces / groups, at.near = groups > 2;
+            at.next = at.weights + (tokens > FEW_ROWS ? size : NEARBY);
+            at.pace = size / paces / groups, at.near = groups > 2;
             (grouped ? group_tile : float_tile)(&job, &at);
         }
     }

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmtool.engine.cpu.library import BFLOAT16, FLOAT32, INT4, INT8, STORE, CProduct, address
+from lmtool.engine.cpu.weight_memory import WeightMemory
 
 if TYPE_CHECKING:
     from lmtool.engine.cpu.library import Kernels
@@ -70,26 +71,28 @@ class PackedProduct:
         return self.weights[outputs // width, :, outputs % width].flatten(1)[:, : self.inputs].float()
 
 
-def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> PackedProduct:
-    """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, int8, or int4.
+def pack(
+    kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, memory: WeightMemory | None = None
+) -> PackedProduct:
+    """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, int8, or int4. memory: where.
 
     int8: each group's weights are -127 to 127 times a scale in float16, which the largest one decides. int4: -8 to 7
     times the one of several scales whose squared error is the least. A weight of blocks (see `BLOCK_BYTES`) is stored
     as it is, whatever `dtype` says.
     """
+    memory = memory or WeightMemory(kernels)
     if is_blocks(weight):
-        return _pack_blocks(kernels, weight, bias)
+        return _pack_blocks(kernels, weight, bias, memory)
     out, size = weight.shape
     width = kernels.tile_width
     tiles = -(-out // width)
     if dtype in _GROUP_BYTES:
         kernels.use_threads(torch.get_num_threads())
-        packed = torch.empty(tiles, -(-size // GROUP), width * _GROUP_BYTES[dtype], dtype=_STORED[dtype])
+        packed = memory.empty(tiles, -(-size // GROUP), width * _GROUP_BYTES[dtype], dtype=_STORED[dtype])
     elif dtype == torch.bfloat16 and kernels.paired:
-        packed = torch.empty(tiles, -(-size // 2), width, 2, dtype=dtype)
+        packed = memory.empty(tiles, -(-size // 2), width, 2, dtype=dtype)
     else:
-        packed = torch.empty(tiles, size, width, dtype=dtype)
-    kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)  # before anything is written there
+        packed = memory.empty(tiles, size, width, dtype=dtype)
     for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
         _fill(kernels, packed[tile : tile + _TILES], weight, tile * width)
     return PackedProduct(packed, _whole(bias, tiles * width), size, out)
@@ -105,14 +108,13 @@ def is_blocks(weight: Tensor) -> bool:
     return weight.dim() == 3
 
 
-def _pack_blocks(kernels: Kernels, weight: Tensor, bias: Tensor | None) -> PackedProduct:
+def _pack_blocks(kernels: Kernels, weight: Tensor, bias: Tensor | None, memory: WeightMemory) -> PackedProduct:
     """In tiles: of each group the scales of all outputs, then their weights, four bytes of an output at a time."""
     out, groups, size = weight.shape
     width = kernels.tile_width
     tiles = -(-out // width)
     form = INT4_DTYPE if size == _GROUP_BYTES[INT4_DTYPE] else torch.int8
-    packed = torch.empty(tiles, groups, width * size, dtype=torch.uint8)
-    kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)
+    packed = memory.empty(tiles, groups, width * size, dtype=torch.uint8)
     for tile in range(0, tiles, _TILES):
         part = weight[tile * width : (tile + _TILES) * width]
         part = pad(part, (0, 0, 0, 0, 0, -len(part) % width)).view(-1, width, groups, size).transpose(1, 2)

@@ -1,21 +1,19 @@
 """Decode steps as CUDA graphs: one captured pass for each of a few batch sizes, over tensors that stay in place.
 
 A step of N rows runs the smallest captured batch that holds them; rows of padding have text length 0 and store nothing.
-On CPU, for tests, a "graph" is the pass itself; the capture has not run on a GPU yet.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lmtool.engine.batch import Batch
+from lmtool.engine.cuda.capture import CaptureStream, Replay
 from lmtool.engine.cuda.paged_attention import PagedAttention
 from lmtool.engine.cuda.step_rows import Place, Singles, StepRows, slot
 from lmtool.engine.kv_cache import BLOCK_TOKENS
@@ -27,31 +25,44 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-Replay: TypeAlias = Callable[[], None]
 
-_WARM_RUNS = 2
-"""Passes before the capture: kernels are compiled and libraries set up by then."""
+class Epilogue(Protocol):
+    """What is captured behind the logits of every graph, such as sampling."""
 
+    def allocate(self, rows: int, vocabulary: int, device: torch.device) -> None:
+        """Make the tensors that `enqueue` reads and writes, for batches of at most `rows` rows.
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    replay: Replay
-    logits: list[Tensor]
-    """One [rows, V], filled by `replay`."""
+        Called once, before anything is captured. The tensors stay in place until the model is closed.
+        """
+
+    def enqueue(self, logits: Tensor) -> None:
+        """Queue the work for the N rows of a captured batch, those of padding included, which may hold anything.
+
+        logits: [N, V] float32, which must stay as they are; row i is the step's row i, in the order of its plan, for
+        every graph. Runs while a graph is captured: reads the host's numbers from tensors on the device alone, waits
+        for nothing, and takes the same path whatever they are.
+        """
 
 
 class DecodeGraphs:
     """The captured passes of one model, and the tensors that they read."""
 
     def __init__(
-        self, forward: Forward, cache: PagedCache, backend: AttentionBackend, max_rows: int, context: int
+        self,
+        forward: Forward,
+        cache: PagedCache,
+        backend: AttentionBackend,
+        max_rows: int,
+        context: int,
+        epilogue: Epilogue | None = None,
     ) -> None:
         """max_rows: rows of the largest batch to capture. context: positions of the longest text."""
         self._forward = forward
         self._cache = cache
         self._backend = backend
+        self._epilogue = epilogue
         self._sizes = batch_sizes(max_rows)
-        self._graphs: dict[int, _Graph] = {}
+        self._graphs: dict[int, Replay] = {}
         device = cache.device
         self._device = device
         pinned = device.type == "cuda"
@@ -63,6 +74,9 @@ class DecodeGraphs:
         self._table = torch.zeros(rows, width, dtype=torch.int32, device=device)
         self._table_rows: list[list[int]] = [[] for _ in range(rows)]
         """Blocks in each row of the table."""
+        self._order = torch.arange(rows, device=device)
+        self._logits = torch.empty(0, 0, device=device)
+        """[rows, V] float32: a graph of N rows writes the first N."""
         self._copied = torch.cuda.Event() if pinned else None
 
     @property
@@ -70,18 +84,41 @@ class DecodeGraphs:
         """Rows of the largest captured batch; 0 before `capture`."""
         return max(self._graphs, default=0)
 
+    @property
+    def epilogue(self) -> Epilogue | None:
+        """What the graphs run behind their logits; None where there is nothing, or it could not be captured."""
+        return self._epilogue
+
     def capture(self) -> None:
-        """Capture all batch sizes, the largest first, so that the others share its memory."""
+        """Capture all batch sizes, the largest first, so that the others share its memory.
+
+        Raises what the pass or CUDA raises. An epilogue that fails is left out, and the log says so.
+        """
         self._tokens.zero_()
         self._tokens[2] = -1
-        pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
-        for rows in reversed(self._sizes):
-            logits: list[Tensor] = []
-            self._graphs[rows] = _Graph(_captured(self._pass(rows, logits), self._device, pool), logits)
+        vocabulary = self._forward.logits(*self._step(1)).shape[1]
+        self._logits = torch.zeros(self._sizes[-1], vocabulary, device=self._device)
+        if self._epilogue is not None:
+            try:
+                self._epilogue.allocate(self._sizes[-1], vocabulary, self._device)
+                self._capture_all()
+            except Exception as problem:  # noqa: BLE001  # whatever it is, a step can do without
+                _logger.warning("CUDA graphs end with the logits, and steps take longer: %s", problem)
+                self._epilogue = None
+                self._graphs.clear()
+        if not self._graphs:
+            self._capture_all()
         _logger.info("captured decode steps of %s rows", ", ".join(map(str, self._sizes)))
+
+    def _capture_all(self) -> None:
+        stream = CaptureStream(self._device)
+        for rows in reversed(self._sizes):
+            self._graphs[rows] = stream.capture(self._pass(rows))
 
     def run(self, rows: list[Place], ids: Tensor | None = None) -> Tensor:
         """Logits [N, V] float32 of N positions, at most `max_rows`, once the device is there.
+
+        They may be changed in place, and are good until the next step is queued, which writes to the same memory.
 
         ids: [N] int64 on the device, in place of the rows' own.
         """
@@ -89,28 +126,33 @@ class DecodeGraphs:
         self._fill(rows)
         if ids is not None:
             self._tokens[0, : len(rows)].copy_(ids)
-        graph = self._graphs[size]
-        graph.replay()
-        return graph.logits[0][: len(rows)].to(torch.float32, copy=True)
+        self._graphs[size]()
+        return self._logits[: len(rows)]
 
-    def _pass(self, rows: int, logits: list[Tensor]) -> Replay:
+    def _pass(self, rows: int) -> Replay:
+        logits = self._logits[:rows]
+
+        def run() -> None:
+            logits.copy_(self._forward.logits(*self._step(rows)))
+            if self._epilogue is not None:
+                self._epilogue.enqueue(logits)
+
+        return run
+
+    def _step(self, rows: int) -> tuple[Batch, PagedAttention]:
+        """The arguments of a pass over the first `rows` rows."""
         ids, positions, slots, lengths = (own[:rows] for own in self._tokens)
-        table = self._table[:rows]
         batch = Batch(
             input_ids=ids.unsqueeze(0),
             positions=positions.unsqueeze(0),
             slots=slots,
             groups=[],
-            logit_rows=torch.arange(rows, device=self._device),
+            logit_rows=self._order[:rows],
             logits=rows,
             fresh_blocks=slots[:0],
         )
-
-        def run() -> None:
-            step = StepRows(slots, Singles(table, lengths.int()), None)
-            logits[:] = [self._forward.logits(batch, PagedAttention(self._cache, step, self._backend))]
-
-        return run
+        step = StepRows(slots, Singles(self._table[:rows], lengths.int()), None)
+        return batch, PagedAttention(self._cache, step, self._backend)
 
     def _fill(self, rows: list[Place]) -> None:
         """Put a step's numbers where the captured passes read them."""
@@ -142,18 +184,25 @@ def batch_sizes(largest: int) -> list[int]:
     return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if smaller < largest]
 
 
-def _captured(run: Replay, device: torch.device, pool: Any) -> Replay:  # noqa: ANN401  # torch's own handle
-    """Replays the kernels of `run` without its Python; `run` itself on CPU."""
-    if device.type != "cuda":
-        run()
-        return run
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_RUNS):
-            run()
-    torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-        run()
-    return graph.replay
+_WORKSPACE = 32 << 20
+"""Bytes that cuBLAS takes for the stream of the captures, on Hopper; elsewhere less."""
+
+_NODE_BYTES = 32 << 10
+"""Memory of the device for one kernel of a graph, about; the driver does not say."""
+
+_LAYER_NODES = 10
+"""Kernels of a layer, about."""
+
+
+def graph_bytes(max_rows: int, context: int, vocabulary: int, layers: int, token_bytes: int) -> int:
+    """Bytes on the device that `DecodeGraphs` will need, an estimate from above.
+
+    max_rows, context: as for `DecodeGraphs`. token_bytes: most bytes of activations that a pass holds at once for a
+    token, without logits.
+    """
+    sizes = batch_sizes(max_rows)
+    rows = sizes[-1]
+    logits = rows * vocabulary * 4 * 2  # those that stay, and those of the pass that they are copied from
+    table = rows * -(-context // BLOCK_TOKENS) * 4
+    graphs = len(sizes) * layers * _LAYER_NODES * _NODE_BYTES
+    return logits + table + rows * token_bytes + graphs + _WORKSPACE

@@ -6,7 +6,7 @@ Has run in Triton's interpreter only.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.cuda.attention_backends import AttentionBackend
+    from lmtool.engine.cuda.graphs import Epilogue
 
 _logger = logging.getLogger(__name__)
 
@@ -37,26 +38,34 @@ class CudaRunner(ModelRunner):
     """Whether a row must have the same bits in any batch."""
     graphs: DecodeGraphs | None = None
     """None where there are no CUDA graphs."""
+    epilogue: Epilogue | None = field(default=None, kw_only=True)
+    """What the graphs are to run behind their logits; whether they do is known from theirs."""
 
     def prepared(self, max_streams: int, context: int) -> CudaRunner:
         """The runner with CUDA graphs for up to `max_streams` streams; without, where a model cannot be captured.
 
         context: positions of the longest text.
         """
-        assert isinstance(self.cache, PagedCache)
-        graphs = DecodeGraphs(self.forward, self.cache, self.backend, max_streams, context)
-        captured = replace(self, graphs=graphs)
-        try:
-            graphs.capture()
-            error, allowed = _difference(self, captured)
-        except (RuntimeError, torch.OutOfMemoryError) as problem:
-            _logger.warning("decode steps run without CUDA graphs, and slower: %s", problem)
+        captured = self._captured(max_streams, context)
+        if captured is None and self.device.type == "cuda":
             torch.cuda.empty_cache()
-            return self
+        return captured or self
+
+    def _captured(self, max_streams: int, context: int) -> CudaRunner | None:
+        """The runner with CUDA graphs that give what plain steps give; None, and the log says why, without them."""
+        assert isinstance(self.cache, PagedCache)
+        try:
+            graphs = DecodeGraphs(self.forward, self.cache, self.backend, max_streams, context, self.epilogue)
+            graphs.capture()
+            captured = replace(self, graphs=graphs)
+            error, allowed = _difference(self, captured)
+        except Exception as problem:  # noqa: BLE001  # memory, a kernel that does not compile, a library: steps can do without
+            _logger.warning("decode steps run without CUDA graphs, and slower: %s", problem)
+            return None
         if error <= allowed:
             return captured
         _logger.warning("CUDA graphs are off by %.3g, where %.2g is allowed: not used", error, allowed)
-        return self
+        return None
 
     @property
     def max_ahead_rows(self) -> int:
@@ -72,6 +81,8 @@ class CudaRunner(ModelRunner):
     def run(self, plan: Plan) -> Tensor:
         """See `ModelRunner.run`. A step that does not fit into memory is computed in smaller ones.
 
+        The logits are good until the next step is queued: a CUDA graph writes its own to the same memory.
+
         Raises `torch.OutOfMemoryError` when even the smallest one does not fit.
         """
         try:
@@ -83,7 +94,7 @@ class CudaRunner(ModelRunner):
             _logger.warning("out of memory in a step of %d tokens; computing it in two", plan.tokens)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        logits = [part for part in map(self.run, halves) if len(part)]
+        logits = [part.clone() for part in map(self.run, halves) if len(part)]
         return torch.cat(logits) if logits else torch.empty(0, 0, device=self.device)
 
     def _run(self, plan: Plan) -> Tensor:

@@ -7,8 +7,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 
+from lmtool.guide.byte_tokenizer import byte_tokenizer
+from lmtool.guide.exact_patterns import exact_pattern
 from lmtool.guide.regex_errors import regex_problem
 from lmtool.guide.schema.document import Document, UnsupportedError, is_whole
 
@@ -123,10 +125,15 @@ def _patterns(value: object, place: str) -> Iterator[Mistake]:
         patterns = [(str(name), f"{place}/{_escaped(str(name))}") for name in value]
     for pattern, where in patterns[:_MAX_PATTERNS]:
         inner = pattern.removeprefix("^")
-        matcher = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_regex(inner), log_level=0)
-        if matcher.is_error() and (problem := regex_problem(matcher.get_error(), inner)) is not None:
+        error = _regex_error(exact_pattern(inner)) and _regex_error(inner)  # the latter's places are the pattern's
+        if error and (problem := regex_problem(error, inner)) is not None:
             moved = replace(problem, place=None if problem.place is None else problem.place + len(pattern) - len(inner))
             yield Mistake(where, moved.at(pattern), problem.advice, problem.unsupported)
+
+
+def _regex_error(pattern: str) -> str:
+    """Why the library cannot read a regular expression; empty where it can."""
+    return LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_regex(pattern), log_level=0).get_error()
 
 
 def _escaped(name: str) -> str:

@@ -188,7 +188,7 @@ class TestOnTheGpu:
         finally:
             engine.close()
         assert "attention on cuda:0" in caplog.text
-        assert "recorded decode steps" in caplog.text
+        assert "captured decode steps" in caplog.text
         for request in requests:
             agree(ours[request.stream_id], theirs[request.stream_id])
 

@@ -58,3 +58,102 @@ def test_ids_that_only_the_device_knows(runner_of):
         known = graphs.run([Place(text, 10 + text.number, 3) for text in texts])
         ids = torch.tensor([11, 12, 13], device=runner.device)
         assert torch.equal(graphs.run([Place(text, 0, 3) for text in texts], ids), known)
+
+
+class Highest:
+    """An epilogue that takes each row's most likely id."""
+
+    def __init__(self, fails=False):
+        self.allocated, self.rows, self._fails = [], [], fails
+
+    def allocate(self, rows, vocabulary, device):
+        import torch
+
+        self.allocated.append((rows, vocabulary))
+        self.ids = torch.zeros(rows, dtype=torch.int64, device=device)
+
+    def enqueue(self, logits):
+        import torch
+
+        if self._fails:
+            raise RuntimeError("no such kernel")
+        self.rows.append(len(logits))
+        torch.argmax(logits, dim=1, out=self.ids[: len(logits)])
+
+
+def texts_of(runner, count):
+    """Sequences whose first three ids are computed, and the plan of their fourth."""
+    from lmtool.engine.plan import Plan, Span
+    from lmtool.engine.sequence import Sequence
+
+    texts = [
+        Sequence(number, [3, 4, 5, 6 + number], 3, max_length=90, blocks=[number]) for number in range(1, count + 1)
+    ]
+    runner.run(Plan([Span(text, 0, 3) for text in texts]))
+    return Plan([Span(text, 3, 1) for text in texts])
+
+
+def test_what_is_captured_behind_the_logits(runner_of):
+    """An epilogue has its tensors before the first pass, sees the rows of each graph, and each step's own logits."""
+    from dataclasses import replace
+
+    import torch
+
+    runner, *_ = runner_of("small")
+    with torch.inference_mode():
+        epilogue = Highest()
+        recorded = replace(runner, epilogue=epilogue).prepared(4, 256)
+        assert epilogue.allocated == [(4, 101)]
+        assert set(epilogue.rows) == {1, 2, 4}
+        logits = recorded.run(texts_of(runner, 3))
+        assert epilogue.ids[:3].tolist() == logits.argmax(1).tolist()
+        assert recorded.graphs.epilogue is epilogue
+
+
+def test_an_epilogue_that_cannot_be_captured(runner_of, caplog):
+    """It is left out, and the log says so; the graphs give the logits."""
+    from dataclasses import replace
+
+    import torch
+
+    runner, *_ = runner_of("small")
+    with torch.inference_mode():
+        recorded = replace(runner, epilogue=Highest(fails=True)).prepared(2, 256)
+        assert recorded.graphs.epilogue is None
+        plan = texts_of(runner, 2)
+        torch.testing.assert_close(recorded.run(plan), runner.run(plan), atol=1e-5, rtol=1e-5)
+    assert "CUDA graphs end with the logits" in caplog.text
+    assert "no such kernel" in caplog.text
+
+
+def test_all_graphs_write_to_one_memory(runner_of):
+    """A step's logits are where those of the one before were, whatever its batch size."""
+    import torch
+
+    from lmtool.engine.plan import Plan
+
+    runner, *_ = runner_of("small")
+    with torch.inference_mode():
+        recorded = runner.prepared(4, 256)
+        plan = texts_of(runner, 3)
+        three, one = recorded.run(plan), recorded.run(Plan(plan.spans[:1]))
+    assert three.data_ptr() == one.data_ptr()
+    assert three.dtype == torch.float32
+
+
+def test_bytes_of_graphs():
+    """The estimate counts one buffer of logits, and grows with rows, context, layers and width."""
+    from lmtool.engine.cuda.graphs import graph_bytes
+
+    known = graph_bytes(64, 8192, 128_256, 32, 100_000)
+    assert 2 * 64 * 128_256 * 4 < known < 1 << 30
+    assert all(
+        graph_bytes(*larger) > known
+        for larger in (
+            (128, 8192, 128_256, 32, 100_000),
+            (64, 9000, 128_256, 32, 100_000),
+            (64, 8192, 200_000, 32, 100_000),
+            (64, 8192, 128_256, 33, 100_000),
+            (64, 8192, 128_256, 32, 100_001),
+        )
+    )

@@ -90,6 +90,18 @@ def test_out_of_memory_makes_smaller_steps(runner_of):
     torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
 
 
+def test_halves_in_graphs_keep_their_logits(runner_of):
+    """The first half's logits are not overwritten by the second's, which a CUDA graph writes to the same memory."""
+    runner, _, _ = runner_of("small")
+    with torch.inference_mode():
+        recorded = runner.prepared(2, 256)
+        sequences = decoding(runner, (2, 17, 33, 9))
+        plan = Plan([Span(sequence, sequence.computed, 1) for sequence in sequences])
+        scarce = replace(recorded, forward=Scarce(runner.forward, 3))
+        torch.testing.assert_close(scarce.run(plan), runner.run(plan), atol=1e-5, rtol=1e-5)
+        assert scarce.forward.refused == 1
+
+
 def test_out_of_memory_for_the_smallest_step(runner_of):
     """Where not even one block fits, the error is passed on."""
     runner, _, _ = runner_of("small")
@@ -107,7 +119,7 @@ def test_wrong_recordings_are_not_used(runner_of, monkeypatch, caplog):
     monkeypatch.setattr(DecodeGraphs, "run", lambda self, rows: right(self, rows) + 1)
     with torch.inference_mode():
         assert runner.prepared(2, 256).graphs is None
-    assert "recorded decode steps are off by 1" in caplog.text
+    assert "CUDA graphs are off by 1, where" in caplog.text
 
 
 def test_a_model_that_cannot_be_recorded_runs_without(runner_of, caplog):
