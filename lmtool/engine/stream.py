@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from lmtool.engine.sampler import Bias, Row
+from lmtool.engine.sampler import Bias, Row, RowState
 from lmtool.engine.sampling_result import SampledToken
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, RequestError, ServerError
 from lmtool.streams import failure
@@ -72,6 +72,11 @@ class Stream:
     """When its first step was planned, by `time.perf_counter`."""
     logprob_ids: tuple[int, ...] = ()
     """Ids whose log-probabilities each token has, in place of the most likely ones."""
+    row_state: RowState = field(init=False)
+    """What its rows have in common from step to step."""
+
+    def __post_init__(self) -> None:
+        self.row_state = RowState(self.sequence.tokens, self.sequence.prompt_length)
 
     def rows(self, positions: range, allowed: Tensor | None = None) -> list[Row]:
         """The sampler's rows for the logits at these positions of the stream.
@@ -104,6 +109,7 @@ class Stream:
             output=sequence.tokens[sequence.prompt_length : index] if self.processors is not None else (),
             processors=self.processors,
             allowed=allowed,
+            state=self.row_state,
         )
 
     @property
