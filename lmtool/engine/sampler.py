@@ -251,7 +251,7 @@ class _Stages:
         self._rows = rows
         self._members = members
         biased = [i for i in members if rows[i].target is None and rows[i].bias is not None]
-        masked = [i for i in members if rows[i].allowed is not None]
+        masked = [i for i in members if rows[i].target is None and rows[i].allowed is not None]
         self._raw_rows = [i for i in sorted({*biased, *masked}) if rows[i].params.logprobs_mode == "raw"]
         self._raw = select_rows(logits, self._raw_rows).clone() if self._raw_rows else None
         self._biased = _add_bias(logits, rows, biased) if biased else logits

@@ -16,7 +16,10 @@ from lmtool.types import SamplingParams
 from tests.engine.random_rows import random_rows
 from tests.engine.sampling_reference import EDGE, check, expected
 
-pytestmark = pytest.mark.cuda
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),  # NumPy's, in the interpreter
+]
 
 MIXED = [
     SamplingParams(),

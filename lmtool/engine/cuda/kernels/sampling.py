@@ -176,7 +176,8 @@ def _draw_any(
     split = tl.where(split == HIGHEST, last, split)
     before = tl.sum(tl.where(parts < split, wide, 0.0), axis=0)
     ids = split * B + tl.arange(0, B)
-    _, _, logit = logit_stages(logits, table, masks, row_stride, words, entry, ids, (ids < vocabulary) & (ids >= 0))
+    there = (ids < vocabulary) & (ids >= 0)
+    _raw, _biased, logit = logit_stages(logits, table, masks, row_stride, words, entry, ids, there)
     token, last = draw_first(exp_weight(logit, best, heat), ids, before, goal)
     return tl.where(token == HIGHEST, last, token)
 

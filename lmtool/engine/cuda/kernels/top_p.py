@@ -61,11 +61,11 @@ def count_above_pivots(
 ):  # fmt: skip
     """Of one split: how many ids, and how much weight, are above each of a row's pivots."""
     entry, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    best, _, shares, sound = sampled_splits(table, entry, floats, places, rows, splits, S)
+    best, _likeliest, shares, sound = sampled_splits(table, entry, floats, places, rows, splits, S)
     if sound & has_cut(table, entry):
         heat, k = record_float(table, entry, HEAT), record_int(table, entry, TOP_K)
         ids = split * B + tl.arange(0, B)
-        _, _, logit = logit_stages(logits, table, masks, row_stride, words, entry, ids, ids < vocabulary)
+        _raw, _biased, logit = logit_stages(logits, table, masks, row_stride, words, entry, ids, ids < vocabulary)
         weights, keys = exp_weight(logit, best, heat), sort_key(logit)
         kth = tl.maximum(_kth_part(maxima, entry, number, k, MAXIMA) - 1, NO_KEY)
         by_top_p, by_min_p = _lowest_weight(table, entry, tl.sum(shares, axis=0), vocabulary)
@@ -93,7 +93,7 @@ def collect_candidates(
     The first plane of `values` has the logits of all candidates, the second those between the two pivots.
     """
     entry, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    best, _, shares, sound = sampled_splits(table, entry, floats, places, rows, splits, S)
+    best, _likeliest, shares, sound = sampled_splits(table, entry, floats, places, rows, splits, S)
     if sound & has_cut(table, entry):
         k, top_p, total = record_int(table, entry, TOP_K), record_float(table, entry, TOP_P), tl.sum(shares, axis=0)
         parts, js = tl.arange(0, S), tl.arange(0, P)
@@ -112,7 +112,7 @@ def collect_candidates(
         candidates = tl.load(counts + own + lower, mask=parts < splits, other=0)
         between = candidates - tl.load(counts + own + upper, mask=parts < splits, other=0)
         ids = split * B + tl.arange(0, B)
-        _, _, logit = logit_stages(logits, table, masks, row_stride, words, entry, ids, ids < vocabulary)
+        _raw, _biased, logit = logit_stages(logits, table, masks, row_stride, words, entry, ids, ids < vocabulary)
         keys, row = sort_key(logit), entry * vocabulary
         chosen = keys > low
         place = (
@@ -209,7 +209,7 @@ def draw_candidate(
         seen += tl.sum(equal.to(tl.int32), axis=0)
     least = tl.minimum(record_float(table, entry, MIN_P), 1.0)
     for first in range(0, number, TILE_IDS):
-        weights, _ = _staying(values, found, first, number, cut, last, least, best, heat, TILE_IDS)
+        weights, ids = _staying(values, found, first, number, cut, last, least, best, heat, TILE_IDS)
         total += tl.sum(weights.to(tl.float64), axis=0)
     before, token, end = tl.zeros([], tl.float64), tl.zeros([], tl.int32) + HIGHEST, tl.zeros([], tl.int32) - 1
     for first in range(0, number, TILE_IDS):
