@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from lmtool.types import SamplingParams
 
 
-def has_penalties(params: SamplingParams) -> bool:
-    """Whether a token's logit depends on the tokens before it."""
-    return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
-
-
 def penalise(
     logits: Tensor,
     params: SamplingParams,

@@ -7,110 +7,36 @@ from (seed, position). So a stream is the same alone and in a crowd.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lmtool.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, sample_by_kernel
 from lmtool.engine.device_transfer import put_rows, select_rows, to_device
 from lmtool.engine.masks import apply_masks
-from lmtool.engine.penalties import has_penalties, penalise
-from lmtool.engine.sampling_result import RowLogprobs, SampledToken, SamplingResult, row_chunks, row_logprobs
-from lmtool.engine.top_p import most_likely, sample_rows, truncate, truncates
-from lmtool.logit_bias import PackedBias
+from lmtool.engine.penalties import penalise
+from lmtool.engine.sampling_result import (
+    RowLogprobs,
+    SampledRows,
+    SampledToken,
+    SamplingResult,
+    TopTokens,
+    alternatives,
+    row_chunks,
+    row_logprobs,
+)
+from lmtool.engine.top_p import most_likely, sample_rows, truncate
 from lmtool.logprobs.uniform import uniform
-from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
+    from lmtool.engine.cuda.sampling import Part
+    from lmtool.engine.sampling_row import Row
+    from lmtool.types import LogprobsMode
 
-    from lmtool.engine.cuda.sampling import DeviceRow
-    from lmtool.engine.sampling_result import SampledRows
-    from lmtool.logits_processors import Processors
-
-GpuSampler: TypeAlias = "Callable[[Tensor, Sequence[Row], list[int]], tuple[Tensor, list[SampledRows]]]"
-
-_HUGE = 1e30
-"""A bias beyond this is as good as infinite, and would become so in float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bias:
-    """A `logit_bias` as tensors: a mask may hold as many ids as the vocabulary, and is added at every step."""
-
-    ids: Tensor
-    """[n] int64"""
-    values: Tensor
-    """[n] float32, nats"""
-
-    @staticmethod
-    def of(bias: Mapping[int, float], device: torch.device | None = None) -> Bias | None:
-        """The tensors for a mapping; None for an empty one."""
-        if not bias:
-            return None
-        ids, nats = bias_arrays(bias)
-        device = torch.device("cpu") if device is None else device
-        values = nats.clip(-_HUGE, _HUGE).astype(np.float32)
-        return Bias(to_device(ids, torch.int64, device), to_device(values, torch.float32, device))
-
-
-def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Token ids and nats of a bias; those of a packed one are its own.
-
-    By numpy: the event loop looks at them, and torch would share the work with threads that wait for each other.
-    """
-    if isinstance(bias, PackedBias):
-        return np.frombuffer(bias.token_ids, np.int64), np.frombuffer(bias.nats, np.float64)
-    return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float64, len(bias))
-
-
-@dataclass(slots=True, eq=False)
-class RowState:
-    """What the rows of a stream have in common; a GPU's sampler keeps on the device what it needs of it."""
-
-    tokens: Sequence[int]
-    """The stream's ids so far; grows."""
-    prompt_length: int
-    """How many of them are the prompt."""
-    on_device: DeviceRow | None = None
-    """Used by `cuda.sampling` alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of logits and how to sample from it."""
-
-    params: SamplingParams = field(default_factory=SamplingParams)
-    target: int | None = None
-    """The id to score (SCORE); None samples one (GENERATE). A scored row uses nothing else but `top_logprobs`."""
-    bias: Bias | None = None
-    """The parameters' `logit_bias`."""
-    top_logprobs: int | None = None
-    """How many alternatives to give; None gives none at all."""
-    seed: int = 0
-    position: int = 0
-    """Index of the token to be sampled, counted from the prompt's first."""
-    barred: Collection[int] = ()
-    """Ids that may not be sampled now: eos and stop ids before `min_tokens`."""
-    known_ids: Collection[int] = ()
-    """Ids in prompt or output; needed with a repetition penalty."""
-    counts: Mapping[int, int] = field(default_factory=dict)
-    """Generated id to how often; needed with a presence or frequency penalty."""
-    output: Sequence[int] = ()
-    """Ids generated so far; needed with `processors`."""
-    processors: Processors | None = None
-    """The stream's own, see `lmtool.logits_processors`; what fails is in their `error`."""
-    allowed: Tensor | None = None
-    """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `masks`."""
-    logprob_ids: Sequence[int] = ()
-    """The alternatives to give, in place of the most likely ids."""
-    state: RowState | None = None
-    """What lasts from step to step; without it, the row's own fields are uploaded each time."""
+    GpuSampler: TypeAlias = Callable[[Tensor, Sequence[Row], list[int]], tuple[Tensor, list[SampledRows]]]
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
@@ -153,26 +79,42 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
 
 @functools.cache
 def prepare_gpu(device: torch.device, vocabulary: int, dtype: torch.dtype) -> GpuSampler | None:
-    """`cuda.sampling.sample_rows`, compiled and tried; None without Triton, or where it does not give what torch does.
+    """What samples by kernels, compiled and tried; None without Triton, or where it does not give what torch does.
 
     vocabulary, dtype: of the logits. To be called before anything is served: compiling takes seconds.
     """
     try:
-        from lmtool.engine.cuda.sampling import sample_rows as by_kernel
+        from lmtool.engine.cuda.sampling import sample_rows
         from lmtool.engine.cuda.sampling_check import kernels_work
     except ImportError:
         return None
-    mixed: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 20, "top_p": 0.8}, {"min_p": 0.1}]
-    mixed += [{"presence_penalty": 0.5, "repetition_penalty": 1.5, "logprobs_mode": "processed"}, {"temperature": 0}]
-    rows = [
-        Row(
-            SamplingParams(**{"temperature": 1.0, **params}), top_logprobs=2, seed=seed, known_ids=(1, 2), counts={2: 1}
-        )
-        for seed, params in enumerate(mixed)
+
+    def by_kernel(logits: Tensor, rows: Sequence[Row], members: list[int]) -> tuple[Tensor, list[SampledRows]]:
+        parts = sample_rows(logits, rows, members)
+        tokens = parts[0].tokens if len(parts) == 1 else torch.cat([part.tokens for part in parts])
+        return tokens, [_sampled_rows(part, rows) for part in parts]
+
+    def ours(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
+        tokens, sampled = by_kernel(logits, rows, list(range(len(rows))))
+        return SamplingResult(tokens, None, [], sampled).read()
+
+    def theirs(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
+        return _start_by_stages(logits, rows).read()
+
+    return by_kernel if kernels_work(ours, theirs, device, vocabulary, dtype) else None
+
+
+def _sampled_rows(part: Part, rows: Sequence[Row]) -> SampledRows:
+    """A part's tokens with the alternatives that its rows ask for."""
+    tops: list[TopTokens] = []
+    if part.logprobs is not None:
+        asked = [rows[part.members[at]] for at in part.listed]
+        tops = alternatives(part.logprobs, [row.top_logprobs for row in asked], [row.logprob_ids for row in asked])
+    counts = [
+        len(row.logprob_ids) if row.logprob_ids and row.top_logprobs is not None else row.top_logprobs
+        for row in (rows[i] for i in part.members)
     ]
-    plain = [Row(SamplingParams(temperature=1.0), top_logprobs=1), Row(target=1)]
-    work = all(kernels_work(own, _start_by_stages, device, vocabulary, dtype) for own in (rows, plain))
-    return by_kernel if work else None
+    return SampledRows(part.members, counts, part.results, part.listed, tops, part.counts)
 
 
 def _start_by_stages(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
@@ -201,7 +143,7 @@ def _kernel_can_sample(row: Row) -> bool:
     """Whether the row has nothing but a bias, a mask, barred ids and a temperature."""
     if row.target is not None:
         return True
-    if row.processors is not None or has_penalties(row.params) or truncates(row.params):
+    if row.processors is not None or row.penalises or row.truncates:
         return False
     changes = {
         "biased": False,
@@ -317,7 +259,7 @@ def _shapes(row: Row) -> bool:
 
 def _adjusts(row: Row) -> bool:
     """Whether processors, penalties or barred ids change the logits."""
-    return row.processors is not None or bool(row.barred) or has_penalties(row.params)
+    return row.processors is not None or bool(row.barred) or row.penalises
 
 
 def _add_bias(logits: Tensor, rows: Sequence[Row], biased: list[int]) -> Tensor:
@@ -333,7 +275,7 @@ def _sample_random(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]
     temperature = to_device([row.params.temperature for row in rows], torch.float32, logits.device)
     heated = _adjusted(logits, rows) / temperature.clamp(min=1e-5).unsqueeze(-1)
     uniforms = [uniform(row.seed, row.position) for row in rows]
-    cut = [i for i, row in enumerate(rows) if truncates(row.params)]
+    cut = [i for i, row in enumerate(rows) if row.truncates]
     if cut:
         put_rows(heated, cut, truncate(select_rows(heated, cut), [rows[i].params for i in cut]))
     return heated, sample_rows(heated, to_device(uniforms, torch.float64, logits.device))
@@ -353,6 +295,6 @@ def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     for own, row in zip(logits, rows, strict=True):
         if row.processors is not None:
             row.processors.apply(row.output, own)
-        if has_penalties(row.params) or row.barred:
+        if row.penalises or row.barred:
             penalise(own, row.params, row.known_ids, row.counts, row.barred)
     return logits

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from lmtool.engine.sampler import Bias, Row, RowState
 from lmtool.engine.sampling_result import SampledToken
+from lmtool.engine.sampling_row import Bias, Row, RowState
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, RequestError, ServerError
 from lmtool.streams import failure
 from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage

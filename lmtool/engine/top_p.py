@@ -76,11 +76,6 @@ def most_likely(logits: Tensor) -> Tensor:
     return torch.where(logits.gather(1, rest) > logits.gather(1, token), rest, token).view(rows)
 
 
-def truncates(params: SamplingParams) -> bool:
-    """Whether top-k, top-p or min-p may leave tokens out."""
-    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-
-
 def truncate(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Apply top-k, then top-p of the rest, then min-p. Rows on a GPU are sorted whole, so that it is not waited for.
 
@@ -149,7 +144,8 @@ def _staying(
     likely = probabilities >= min_p * probabilities[:, :1]
     stays = stays & nucleus & likely
     stays[:, 0] = True
-    sure = all_of_top_k | ~stays[:, -1] if width < vocabulary else torch.ones_like(all_of_top_k)
+    whole_mass = (top_k == vocabulary) | (top_p.squeeze(-1) >= 1)  # else top-p counts what only all of top-k tells
+    sure = all_of_top_k | (whole_mass & ~stays[:, -1]) if width < vocabulary else torch.ones_like(all_of_top_k)
     return stays, sure
 
 

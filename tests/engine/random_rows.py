@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmtool.engine.sampler import Bias, Row
+from lmtool.engine.sampling_row import Bias, Row
 from lmtool.types import SamplingParams
 
 CHOICES = {

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from lmtool.engine import sampler, sampling_result, top_p
-from lmtool.engine.sampler import Bias, Row, sample, start_sampling
+from lmtool.engine.sampler import sample, start_sampling
 from lmtool.engine.sampling_result import SampledToken, SamplingResult, row_chunks, row_logprobs
+from lmtool.engine.sampling_row import Bias, Row
 from lmtool.logprobs.uniform import uniform
 from lmtool.types import SamplingParams
 

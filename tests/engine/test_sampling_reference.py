@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lmtool.engine import sampler, sampling_result
-from lmtool.engine.sampler import Row, sample
+from lmtool.engine.sampler import sample
+from lmtool.engine.sampling_row import Row
 from lmtool.types import SamplingParams
 from tests.engine.random_rows import random_rows
 from tests.engine.sampling_reference import check, expected

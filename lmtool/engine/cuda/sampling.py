@@ -14,9 +14,7 @@ import torch
 
 from lmtool.engine.cuda.kernels import sampling as kernels
 from lmtool.engine.device_transfer import to_device
-from lmtool.engine.penalties import TokenCounts, has_penalties
-from lmtool.engine.sampling_result import SampledRows, alternatives
-from lmtool.engine.top_p import truncates
+from lmtool.engine.penalties import TokenCounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from lmtool.engine.sampler import Row
+    from lmtool.engine.sampling_row import Row
     from lmtool.types import SamplingParams
 
 _MIN_TEMPERATURE = 1e-5
@@ -62,40 +60,53 @@ class DeviceRow:
     """With penalties alone."""
 
 
-def sample_rows(logits: Tensor, rows: Sequence[Row], members: list[int]) -> tuple[Tensor, list[SampledRows]]:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a batch that were sampled together; nothing of it was read."""
+
+    members: list[int]
+    """[n], which rows."""
+    tokens: Tensor
+    """[n] int64, of the vocabulary also for a row that is no distribution."""
+    results: Tensor
+    """[n, 4] int32, see `kernels.sampling.Samples`."""
+    listed: list[int]
+    """Which of the n have other alternatives than the likeliest id."""
+    logprobs: Tensor | None
+    """[len(listed), V] float32, of every id; None where none are listed."""
+    counts: list[TokenCounts | None]
+    """[n], those that the kernel adds the token to."""
+
+
+def sample_rows(logits: Tensor, rows: Sequence[Row], members: list[int]) -> list[Part]:
     """Sample those of the rows, at least one, that are members; nothing is read, and the logits stay as they are.
 
-    logits: [R, V], float32 or bfloat16, one row for each of `rows`.
-    Returns the tokens, [len(members)] int64, and all that is to be read.
+    logits: [R, V], float32 or bfloat16, one row for each of `rows`. One part, but for large batches.
     """
     cuts = any(_cuts(rows[i]) for i in members)
     most = max(1, _SCRATCH // (12 * logits.shape[1])) if cuts else len(members)
-    parts = [_sample_part(logits, rows, members[at : at + most], cuts=cuts) for at in range(0, len(members), most)]
-    tokens = [tokens for tokens, _ in parts]
-    return tokens[0] if len(parts) == 1 else torch.cat(tokens), [sampled for _, sampled in parts]
+    return [_sample_part(logits, rows, members[at : at + most], cuts=cuts) for at in range(0, len(members), most)]
 
 
-def _sample_part(logits: Tensor, rows: Sequence[Row], members: list[int], *, cuts: bool) -> tuple[Tensor, SampledRows]:
+def _sample_part(logits: Tensor, rows: Sequence[Row], members: list[int], *, cuts: bool) -> Part:
     own = [rows[i] for i in members]
     states = [None if row.target is not None else _device_row(row, logits) for row in own]
     table, masks = _upload(logits, own, members, states)
     samples = kernels.sample_rows(logits, table, masks, cuts=cuts)
-    tops, named = [row.top_logprobs for row in own], [row.logprob_ids for row in own]
-    chosen = [at for at, count in enumerate(tops) if count is not None and (named[at] or count > 1)]
-    others = []
-    if chosen:
-        places = to_device(chosen, torch.int64, logits.device)
+    tops = [(row.top_logprobs, row.logprob_ids) for row in own]
+    listed = [at for at, (count, named) in enumerate(tops) if count is not None and (named or count > 1)]
+    logprobs = None
+    if listed:
+        places = to_device(listed, torch.int64, logits.device)
         logprobs = kernels.all_logprobs(logits, table, masks, samples.shapes, places)
-        others = alternatives(logprobs, [tops[at] for at in chosen], [named[at] for at in chosen])
-    if any(state is not None and state.counts is not None for state in states):
-        kernels.count_tokens(table, samples.results)
-    lengths = [len(ids) if ids and count is not None else count for ids, count in zip(named, tops, strict=True)]
     counts = [None if state is None else state.counts for state in states]
-    return samples.tokens, SampledRows(members, lengths, samples.results, chosen, others, counts)
+    if any(own_counts is not None for own_counts in counts):  # behind all that reads the counts of this step
+        kernels.count_tokens(table, samples.results)
+    return Part(members, samples.tokens, samples.results, listed, logprobs, counts)
 
 
 def _cuts(row: Row) -> bool:
-    return row.target is None and row.params.temperature > 0 and truncates(row.params)
+    return row.target is None and row.params.temperature > 0 and row.truncates
 
 
 def _upload(
@@ -140,8 +151,8 @@ def _device_row(row: Row, logits: Tensor) -> DeviceRow:
     """That of the row's stream, its tokens counted up to now; a new one for a row of no stream."""
     state = row.state
     own = None if state is None else state.on_device
-    if own is None or own.params is not row.params or own.barred != row.barred:
-        own = _new_device_row(row, logits, None if own is None else own.counts)
+    if not isinstance(own, DeviceRow) or own.params is not row.params or own.barred != row.barred:
+        own = _new_device_row(row, logits, own.counts if isinstance(own, DeviceRow) else None)
         if state is not None:
             state.on_device = own
     if own.counts is not None and state is not None:
@@ -160,7 +171,7 @@ def _new_device_row(row: Row, logits: Tensor, counts: TokenCounts | None) -> Dev
         bits = np.zeros(-(-vocabulary // 32) * 32, np.uint8)
         bits[list(row.barred)] = 1
         barred = to_device(np.packbits(bits, bitorder="little").view(np.int32), torch.int32, device)
-    if counts is None and has_penalties(params):
+    if counts is None and row.penalises:
         known = (row.known_ids, row.counts) if row.state is None else ((), {})
         counts = TokenCounts.of(*known, vocabulary, device)
     random = params.temperature > 0

@@ -18,6 +18,7 @@ from lmtool.engine.cuda.kernels.fixed_matmul import fixed_matmul
 from lmtool.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
 from lmtool.engine.cuda.kernels.logits import apply_masks, logsumexp
 from lmtool.engine.cuda.kernels.prefill_attention import prefill_attention
+from lmtool.engine.cuda.kernels.sampling import all_logprobs, count_tokens, sample_rows
 
 
 class Hopper:
@@ -69,6 +70,16 @@ def others(dtype):
         rotate_and_store(heads, query, keys, values, slots, slots, angles, angles, norm, 1e-5)
 
 
+def sampling(logits):
+    """The sampler's kernels."""
+    table = torch.zeros(len(logits), 16, dtype=torch.int64)
+    masks = torch.zeros(1, -(-logits.shape[1] // 32), dtype=torch.int32)
+    for cuts in (False, True):
+        samples = sample_rows(logits, table, masks, cuts=cuts)
+    all_logprobs(logits, table, masks, samples.shapes, torch.zeros(2, dtype=torch.int64))
+    count_tokens(table, samples.results)
+
+
 def main():
     """Compile, then print."""
     driver.set_active(Hopper())
@@ -80,6 +91,7 @@ def main():
     attention(8, torch.bfloat16, None, None)
     logits = torch.empty(3, 1000)
     logsumexp(logits)
+    sampling(logits)
     apply_masks(logits, torch.zeros(1, dtype=torch.int64), torch.zeros(1, 32, dtype=torch.int32))
     sys.stdout.writelines(f"{name} {size}\n" for name, size in shared.items())
 

@@ -9,8 +9,9 @@ import torch
 
 from lmtool.engine import sampler
 from lmtool.engine.penalties import TokenCounts
-from lmtool.engine.sampler import Row, RowState
+from lmtool.engine.sampler import _sampled_rows
 from lmtool.engine.sampling_result import SamplingResult
+from lmtool.engine.sampling_row import Row, RowState
 from lmtool.logprobs.uniform import uniform
 from lmtool.types import SamplingParams
 from tests.engine.random_rows import random_rows
@@ -45,8 +46,9 @@ def sampled(device):
     from lmtool.engine.cuda.sampling import sample_rows
 
     def sampled(logits, rows):
-        tokens, parts = sample_rows(logits.to(device), rows, list(range(len(rows))))
-        found = SamplingResult(tokens, None, [], parts).read()
+        parts = sample_rows(logits.to(device), rows, list(range(len(rows))))
+        tokens = torch.cat([part.tokens for part in parts])
+        found = SamplingResult(tokens, None, [], [_sampled_rows(part, rows) for part in parts]).read()
         assert [one.token for one in found if one] == [t for t, one in zip(tokens.tolist(), found, strict=True) if one]
         return found
 

@@ -184,7 +184,7 @@ def _draw_any(
 
 @triton.jit(do_not_specialize=["rows", "splits", "words", "masks"])
 def _sample(
-    logits, table, masks, row_stride, words, vocabulary, rows, splits, floats, places, values, found, bracket,
+    logits, table, masks, row_stride, words, vocabulary, rows, splits, floats, places, values, candidate_ids, bracket,
     tokens, results, shapes,
     B: tl.constexpr, S: tl.constexpr, TILE_IDS: tl.constexpr, CUTS: tl.constexpr,
 ):  # fmt: skip
@@ -208,7 +208,8 @@ def _sample(
                 cut, ties = find_cut(table, entry, bracket, inner, total, best, heat, TILE_IDS)
                 number = tl.load(bracket + entry * 5 + 2)
                 token, mass, last = draw_candidate(
-                    table, entry, own, found + entry * vocabulary, number, cut, ties, uniform, best, heat, TILE_IDS
+                    table, entry, own, candidate_ids + entry * vocabulary, number, cut, ties, uniform, best, heat,
+                    TILE_IDS,
                 )  # fmt: skip
         else:
             token = _draw_any(

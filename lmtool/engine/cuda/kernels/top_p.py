@@ -85,7 +85,7 @@ def count_above_pivots(
 @triton.jit(do_not_specialize=["rows", "splits", "words", "masks"])
 def collect_candidates(
     logits, table, masks, row_stride, words, vocabulary, rows, splits, floats, places,
-    counts, masses, pivots, values, found, bracket,
+    counts, masses, pivots, values, candidate_ids, bracket,
     B: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
     """Write down, in order, one split's candidates: ids above the pivot below the cut, and the logits up to the next.
@@ -119,7 +119,7 @@ def collect_candidates(
             row + tl.sum(tl.where(parts < split, candidates, 0), axis=0) + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
         )
         tl.store(values + place, logit, mask=chosen)
-        tl.store(found + place, ids, mask=chosen)
+        tl.store(candidate_ids + place, ids, mask=chosen)
         inner = chosen & (keys <= high)
         row += rows.to(tl.int64) * vocabulary
         place = row + tl.sum(tl.where(parts < split, between, 0), axis=0) + tl.cumsum(inner.to(tl.int32), axis=0) - 1
@@ -196,24 +196,24 @@ def is_kept(keys, ids, cut, last):
 
 @triton.jit
 def draw_candidate(
-    table, entry, values, found, number, cut, ties, uniform, best, heat, TILE_IDS: tl.constexpr
+    table, entry, values, candidate_ids, number, cut, ties, uniform, best, heat, TILE_IDS: tl.constexpr
 ):  # fmt: skip
     """An id of the candidates that stay; the sum of their weights; the last id that stays at the cut."""
     seen, last, total = 0, -1, tl.zeros([], tl.float64)
     for first in range(0, number, TILE_IDS):
         at = first + tl.arange(0, TILE_IDS)
         equal = (sort_key(tl.load(values + at, mask=at < number, other=float("-inf"))) == cut) & (at < number)
-        ids = tl.load(found + at, mask=at < number, other=-1)
+        ids = tl.load(candidate_ids + at, mask=at < number, other=-1)
         stays = equal & ((seen + tl.cumsum(equal.to(tl.int32), axis=0)).to(tl.float32) <= ties)
         last = tl.maximum(last, tl.max(tl.where(stays, ids, -1), axis=0))
         seen += tl.sum(equal.to(tl.int32), axis=0)
     least = tl.minimum(record_float(table, entry, MIN_P), 1.0)
     for first in range(0, number, TILE_IDS):
-        weights, ids = _staying(values, found, first, number, cut, last, least, best, heat, TILE_IDS)
+        weights, ids = _staying(values, candidate_ids, first, number, cut, last, least, best, heat, TILE_IDS)
         total += tl.sum(weights.to(tl.float64), axis=0)
     before, token, end = tl.zeros([], tl.float64), tl.zeros([], tl.int32) + HIGHEST, tl.zeros([], tl.int32) - 1
     for first in range(0, number, TILE_IDS):
-        weights, ids = _staying(values, found, first, number, cut, last, least, best, heat, TILE_IDS)
+        weights, ids = _staying(values, candidate_ids, first, number, cut, last, least, best, heat, TILE_IDS)
         passed, own = draw_first(weights, ids, before, uniform * total)
         token, end = tl.minimum(token, passed), tl.maximum(end, own)
         before += tl.sum(weights.to(tl.float64), axis=0)
@@ -221,10 +221,10 @@ def draw_candidate(
 
 
 @triton.jit
-def _staying(values, found, first, number, cut, last, least, best, heat, TILE_IDS: tl.constexpr):
+def _staying(values, candidate_ids, first, number, cut, last, least, best, heat, TILE_IDS: tl.constexpr):
     """Weights of a tile of candidates, 0 for those that do not stay, and their ids."""
     at = first + tl.arange(0, TILE_IDS)
     value = tl.load(values + at, mask=at < number, other=float("-inf"))
-    ids = tl.load(found + at, mask=at < number, other=-1)
+    ids = tl.load(candidate_ids + at, mask=at < number, other=-1)
     weights = exp_weight(value, best, heat)
     return tl.where(is_kept(sort_key(value), ids, cut, last) & (weights >= least), weights, 0.0), ids
