@@ -27,10 +27,12 @@ class Sampled(Protocol):
     """A `SampledToken`, as far as it is compared."""
 
     @property
-    def token(self) -> int: ...
+    def token(self) -> int:
+        """The id."""
 
     @property
-    def logprob(self) -> float: ...
+    def logprob(self) -> float:
+        """In nats."""
 
 
 def kernels_work(
