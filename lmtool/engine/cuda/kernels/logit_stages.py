@@ -50,22 +50,28 @@ def logit_stages(logits, table, masks, row_stride, words, entry, ids, there):
     """Logits of these ids, -inf where there are none: raw, biased, and with penalties and barred ids."""
     row = logits + record_int(table, entry, ROW) * row_stride
     raw = tl.load(row + ids, mask=there, other=float("-inf")).to(tl.float32)
+    biased = raw
     at = record_int(table, entry, BIAS)
-    biased = raw + tl.load(at.to(tl.pointer_type(tl.float32)) + ids, mask=there & (at != 0), other=0.0)
+    if at != 0:
+        biased += tl.load(at.to(tl.pointer_type(tl.float32)) + ids, mask=there, other=0.0)
     index = record_int(table, entry, MASK)
-    word = tl.load(masks + index * words + (ids >> 5), mask=there & (index >= 0), other=-1)
-    biased = tl.where(((word >> (ids & 31)) & 1) != 0, biased, float("-inf"))
+    if index >= 0:
+        word = tl.load(masks + index * words + (ids >> 5), mask=there, other=0)
+        biased = tl.where(((word >> (ids & 31)) & 1) != 0, biased, float("-inf"))
+    processed = biased
     at = record_int(table, entry, COUNTS)
-    counted = tl.load(at.to(tl.pointer_type(tl.int32)) + ids, mask=there & (at != 0), other=0)
-    factor = record_float(table, entry, REPETITION)
-    repeated = tl.where(biased > 0, tl.div_rn(biased, factor), biased * factor)
-    processed = tl.where((counted & 1) != 0, repeated, biased)
-    often = (counted >> 1).to(tl.float32)
-    penalty = record_float(table, entry, PRESENCE) + record_float(table, entry, FREQUENCY) * often
-    processed = tl.where(counted > 1, processed - penalty, processed)
+    if at != 0:
+        counted = tl.load(at.to(tl.pointer_type(tl.int32)) + ids, mask=there, other=0)
+        factor = record_float(table, entry, REPETITION)
+        repeated = tl.where(biased > 0, tl.div_rn(biased, factor), biased * factor)
+        processed = tl.where((counted & 1) != 0, repeated, biased)
+        often = (counted >> 1).to(tl.float32)
+        penalty = record_float(table, entry, PRESENCE) + record_float(table, entry, FREQUENCY) * often
+        processed = tl.where(counted > 1, processed - penalty, processed)
     at = record_int(table, entry, BARRED)
-    word = tl.load(at.to(tl.pointer_type(tl.int32)) + (ids >> 5), mask=there & (at != 0), other=0)
-    processed = tl.where(((word >> (ids & 31)) & 1) != 0, float("-inf"), processed)
+    if at != 0:
+        word = tl.load(at.to(tl.pointer_type(tl.int32)) + (ids >> 5), mask=there, other=0)
+        processed = tl.where(((word >> (ids & 31)) & 1) != 0, float("-inf"), processed)
     return raw, biased, tl.where(processed == 0, 0.0, processed)
 
 
