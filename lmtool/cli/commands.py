@@ -98,10 +98,7 @@ TREE: tuple[Command | Group, ...] = (
         "score",
         "Compute logprob, probability and perplexity of texts.",
         "Ask",
-        examples=(
-            'lmtool score "The capital of France is" " Paris" " Rome"',
-            'lmtool score --heat "Once upon a time"',
-        ),
+        examples=('lmtool score "The capital of France is" " Paris" " Rome"', 'lmtool score --heat "Once upon a time"'),
     ),
     Command(
         "info",
@@ -301,7 +298,7 @@ TREE: tuple[Command | Group, ...] = (
     Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
     Group(
         "bench",
-        "Measure engines, kernels, servers, gateways and the inspector.",
+        "Measure engines, kernels, GPUs, servers, gateways, the inspector.",
         (
             Command(
                 "engine",
@@ -314,6 +311,18 @@ TREE: tuple[Command | Group, ...] = (
                 "bench.kernels",
                 "Measure matrix products on this CPU, without a model.",
                 examples=("lmtool bench kernels --formats bfloat16,int4",),
+            ),
+            Command(
+                "host",
+                "bench.host",
+                "Measure the engine's own time a step, without a model.",
+                examples=("lmtool bench host --streams 64 --sampling greedy",),
+            ),
+            Command(
+                "gpu",
+                "bench.gpu",
+                "Test and measure lmtool on a GPU; all figures in one file.",
+                examples=("lmtool bench gpu --json before.json",),
             ),
             Command(
                 "serve",
@@ -354,10 +363,7 @@ TREE: tuple[Command | Group, ...] = (
         "models",
         "List the available models: served, embedded, downloaded.",
         "Setup",
-        examples=(
-            "lmtool models",
-            "lmtool models --load Qwen/Qwen3-0.6B",
-        ),
+        examples=("lmtool models", "lmtool models --load Qwen/Qwen3-0.6B"),
     ),
     Command(
         "doctor",
@@ -374,10 +380,7 @@ TREE: tuple[Command | Group, ...] = (
                 "show",
                 "config",
                 "Print the settings as TOML: what is set where, and defaults.",
-                examples=(
-                    "lmtool config show chat",
-                    "lmtool config show > lmtool.toml",
-                ),
+                examples=("lmtool config show chat", "lmtool config show > lmtool.toml"),
             ),
             Command(
                 "path",

@@ -210,8 +210,11 @@ class _Words:
         return [word for origin in origins for word in ("--allow-origin", str(origin))]
 
     def _devices(self, name: str) -> list[str]:
+        """A layout of this machine's devices; vLLM itself knows what else it may split a model over."""
         value = self._value(name)
-        return [] if value == "1" else ["--layout", f"1x{value}"]
+        if value == "1":
+            return []
+        return _backend_option("--tensor-parallel-size", value) if self._vllm else ["--layout", f"1x{value}"]
 
     def _renamed(self, name: str) -> list[str]:
         value = self._value(name)

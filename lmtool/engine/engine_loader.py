@@ -9,6 +9,7 @@ import torch
 
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import use_kernels
+from lmtool.engine.device_memory import forgetting_frames
 from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.fingerprint import engine_fingerprint
@@ -38,7 +39,7 @@ def load_engine(
     config = config or EngineConfig()
     report = on_progress or _silent
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), forgetting_frames():
             engine = _load(model, config, report)
     except ResourceError as problem:
         report(LoadProgress(model, "failed", message=problem.message))
@@ -67,6 +68,7 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     runner = loaded.runner.prepared(config.max_streams, context)
     if device.type == "cuda" and loaded.info.vocab_size is not None:
         prepare_gpu(torch.device("cuda", torch.cuda.current_device()), loaded.info.vocab_size, torch.float32)
+    lossless = device.type == "cpu" or config.deterministic
     limits = Limits(
         max_streams=config.max_streams,
         max_batch_tokens=config.max_batch_tokens or (256 if device.type == "cpu" else 2048),
@@ -75,9 +77,9 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         max_scored_rows=512,
         prompt_share=1 if device.type == "cpu" else None,
         free_cuts=runner.free_cuts,
+        cache_generated=runner.free_cuts or not lossless,
         doubling_position=runner.doubling_position,
     )
-    lossless = device.type == "cpu" or config.deterministic
     own = replace(config, speculation=config.speculation and lossless)
     known = loaded.contents
     found = None if known is None else engine_fingerprint(known, loaded.info, config, device)

@@ -57,6 +57,7 @@ class KVCache:
         self._key_scratch = _Scratch(dtype, device)
         self._value_scratch = _Scratch(dtype, device)
         self._layers = [layer for layer, _ in layers]
+        self._shapes = [shape for _, shape in layers]
         for shape in dict.fromkeys(shape for _, shape in layers):
             members = [layer for layer, other in layers if other == shape]
             keys = self._allocate(len(members), blocks + 1, shape.kv_heads, shape.key_dim)
@@ -65,6 +66,11 @@ class KVCache:
             for index, layer in enumerate(members):
                 self._place[id(layer)] = (keys[index], values[index])
         self.clear(torch.zeros(1, dtype=torch.int64, device=device))
+
+    @property
+    def layers(self) -> list[tuple[object, LayerShape]]:
+        """An object for each layer, with its shape, in order."""
+        return list(zip(self._layers, self._shapes, strict=True))
 
     def _allocate(self, layers: int, blocks: int, kv_heads: int, size: int) -> Tensor:
         return _empty_on_pages((layers, kv_heads, blocks, BLOCK_TOKENS, size), self.dtype, self.device)
@@ -75,6 +81,12 @@ class KVCache:
             plane, block = (pool.stride(dim) * pool.itemsize for dim in (1, 2))
             for number in range(pool.shape[0] * pool.shape[1]):
                 give_back_pages(pool.data_ptr() + number * plane + first * block, count * block)
+
+    def free(self) -> None:
+        """Free all of it, also where this object is still referred to; nothing may be read or written afterwards."""
+        self._pools.clear()
+        self._place.clear()
+        self._key_scratch, self._value_scratch = _Scratch(self.dtype, self.device), _Scratch(self.dtype, self.device)
 
     def memory(self, layer: object) -> tuple[Tensor, Tensor]:
         """The layer's own keys [KV, blocks + 1, BLOCK_TOKENS, D] and values [KV, blocks + 1, BLOCK_TOKENS, Dv]."""

@@ -140,10 +140,10 @@ def _start_on_gpu(logits: Tensor, rows: Sequence[Row], by_kernel: GpuSampler) ->
 
 
 def _kernel_can_sample(row: Row) -> bool:
-    """Whether the row has nothing but a bias, a mask, barred ids and a temperature."""
+    """Whether the row has nothing but a bias, a mask, barred ids, a temperature, top-k, top-p and min-p."""
     if row.target is not None:
         return True
-    if row.processors is not None or row.penalises or row.truncates:
+    if row.processors is not None or row.penalises:
         return False
     changes = {
         "biased": False,
@@ -170,7 +170,8 @@ def _kernel_row(index: int, row: Row) -> KernelRow:
     heat = row.params.temperature
     place = uniform(row.seed, row.position) if heat > 0 else 0.0
     alternatives = bool(row.top_logprobs or row.logprob_ids)
-    return KernelRow(index, None, heat, place, row.allowed, row.barred, mask_logits=alternatives)
+    cuts = row.params.top_k, row.params.top_p, row.params.min_p
+    return KernelRow(index, None, heat, place, row.allowed, row.barred, alternatives, *cuts)
 
 
 def _sample_by_stages(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[RowLogprobs]:

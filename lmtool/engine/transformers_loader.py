@@ -26,6 +26,7 @@ from lmtool.engine.cpu.library import kernels
 from lmtool.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
 from lmtool.engine.cuda.products import make_cublas_deterministic
 from lmtool.engine.decoder_config import matching_config
+from lmtool.engine.device_memory import release
 from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.gguf.loader import gguf_modules, is_gguf
 from lmtool.engine.hardware import kernel_dtype, this_machine
@@ -60,18 +61,27 @@ def load_transformers(
 ) -> RunnableModel:
     """The model `name` on `device`, its logits compared with those of transformers' plain forward pass.
 
-    The first of these that gives the same: the compiled pass; the Llama pass; transformers' modules with linear layers
-    and activations of ours; its modules as they are. Quantized weights have the compiled pass only. Raises
-    `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
+    Its key-value cache is allocated last, from what the weights in their final form leave. Raises `ModelLoadError`,
+    `ResourceError` or `OutOfMemoryError`.
     """
     transformers_forward.register()
-    deterministic = config.deterministic and device.type == "cuda"
-    if deterministic:
+    if config.deterministic and device.type == "cuda":
         make_cublas_deterministic()
+    return _with_cache(_fastest(name, config, device, report), config)
+
+
+def _fastest(
+    name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
+) -> _CheckedModel:
+    """The model in the fastest form that gives the same logits, with a cache as large as the check needs.
+
+    The first of these that gives the same: the compiled pass; the Llama pass; transformers' modules with linear layers
+    and activations of ours; its modules as they are. Quantized weights have the compiled pass only.
+    """
     baseline = _load_baseline(name, config, device, report)
     if runner := _compiled(baseline, config):
         if model := _if_equal(baseline, runner, "runs without compiled kernels", config.quantize):
-            return _as_quantized(model, config)
+            return model
         del runner, baseline  # or their memory would be missing for the next one
         baseline = _load_baseline(name, config, device, report)  # its weights were taken apart
     if config.quantize:
@@ -84,12 +94,28 @@ def load_transformers(
             return model
         del baseline
         baseline = _load_baseline(name, config, device, report)  # its weights were taken apart
-    if deterministic:
+    if config.deterministic and device.type == "cuda":
         raise ModelLoadError(
             f"{name} cannot be served with --deterministic: its layers' own sums depend on the batch",
             "Llama, Mistral, Qwen2 and Qwen3 models can; or leave --deterministic out",
         )
-    return _packed(baseline) or _load_baseline(name, config, device, report).runnable
+    if model := _packed(baseline):
+        return model
+    del baseline
+    return _load_baseline(name, config, device, report).checked
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedModel:
+    """A model that passed the check, without a key-value cache for streams."""
+
+    name: str
+    runner: ModelRunner
+    info: ModelInfo
+    """Its context is what the model is right for."""
+    contents: str | None
+    token_bytes: int
+    """Of a token's activations in one layer, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +130,21 @@ class _Baseline:
     """Most tokens of a stream."""
     config: DecoderConfig | None
     """Of a model that our own passes compute."""
-    runnable: RunnableModel
+    checked: _CheckedModel
 
 
 def _load_baseline(
     name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
 ) -> _Baseline:
+    release()
     model = (gguf_modules if is_gguf(name) else load_model)(name, config, device, report)
     contents = _contents(model)
     reference = reference_logits(model, name)
+    transformers_forward.fix_frequencies(model)
     context = _context_length(model.config, config)
     layers = record_layers(model, name, context)
-    shapes = [layer.shape for layer in layers]
-    widest = torch.float32 if device.type == "cpu" else model.dtype  # as the compiled pass stores them
-    blocks = cache_blocks(name, shapes, context, widest, device, config, fewest=CHECK_BLOCKS)
-    cache = allocate(name, [(layer.layer, layer.shape) for layer in layers], blocks, model.dtype, device)
+    shapes = [(layer.layer, layer.shape) for layer in layers]
+    cache = allocate(name, shapes, CHECK_BLOCKS, model.dtype, device)
     rows = PLAIN_MIN_ROWS if device.type == "cpu" else 1
     runner = ModelRunner(transformers_forward.TransformersForward(model), cache, device, CHUNK_TOKENS, rows)
     if device.type == "cuda":
@@ -127,7 +153,7 @@ def _load_baseline(
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
     vocabulary = min(reference.logits[0].shape[-1], embedding.num_embeddings)
-    info = replace(_info(name, model, vocabulary, min(context, blocks * BLOCK_TOKENS + 1)), kernels=runner.kernels)
+    info = replace(_info(name, model, vocabulary, context), kernels=runner.kernels)
     return _Baseline(
         name,
         model,
@@ -135,8 +161,50 @@ def _load_baseline(
         layers,
         context,
         _decoder_config(model, layers),
-        RunnableModel(runner, blocks, info, contents),
+        _CheckedModel(name, runner, info, contents, _token_bytes(model)),
     )
+
+
+def _with_cache(model: _CheckedModel, config: EngineConfig) -> RunnableModel:
+    """The model with keys and values for streams."""
+    info, old = model.info, model.runner.cache
+    assert info.context_length is not None
+    shapes, reserved = [shape for _, shape in old.layers], _graph_bytes(model, config)
+    blocks = cache_blocks(
+        model.name, shapes, info.context_length, old.dtype, old.device, config, CHECK_BLOCKS, reserved
+    )
+    cache = allocate(model.name, old.layers, blocks, old.dtype, old.device)
+    context = min(info.context_length, blocks * BLOCK_TOKENS + 1)
+    shown = replace(info, context_length=context, dtype=config.quantize or info.dtype)
+    return RunnableModel(replace(model.runner, cache=cache), blocks, shown, model.contents)
+
+
+def _graph_bytes(model: _CheckedModel, config: EngineConfig) -> int:
+    """Bytes on a GPU that CUDA graphs will need, and what they sample with; 0 without any."""
+    if type(model.runner) is ModelRunner:
+        return 0
+    from lmtool.engine.cuda.graphs import graph_bytes
+
+    info, rows = model.info, config.max_streams
+    assert info.context_length is not None
+    assert info.vocab_size is not None
+    layers = len(model.runner.cache.layers)
+    kept = graph_bytes(rows, info.context_length, info.vocab_size, layers, model.token_bytes)
+    return kept + rows * info.vocab_size * _SAMPLING_BYTES
+
+
+_SAMPLING_BYTES = 8
+"""Of a row and a token of the vocabulary: how often the stream has it, and a copy of its logit."""
+
+
+def _token_bytes(model: PreTrainedModel) -> int:
+    """See `_CheckedModel.token_bytes`."""
+    text = model.config.get_text_config()
+    hidden, inner, experts = (
+        size if isinstance(size := getattr(text, name, None), int) else usual
+        for name, usual in (("hidden_size", 8192), ("intermediate_size", 32768), ("num_experts_per_tok", 1))
+    )
+    return int(model.dtype.itemsize * (8 * hidden + 3 * inner * experts))
 
 
 def _contents(model: PreTrainedModel) -> str | None:
@@ -191,9 +259,9 @@ def _attention_case(layer: RecordedLayer) -> AttentionCase:
     return AttentionCase(layer.heads, layer.shape.kv_heads, layer.shape.key_dim, layer.shape.value_dim, params)
 
 
-def _packed(baseline: _Baseline) -> RunnableModel | None:
+def _packed(baseline: _Baseline) -> _CheckedModel | None:
     """The model with layers of ours in it; None if it cannot do with them and must be loaded again."""
-    runner = baseline.runnable.runner
+    runner = baseline.checked.runner
     rows = prepare_linears(baseline.model, runner.device)
     prepare_activations(baseline.model, runner.device)
     return _if_equal(baseline, _with_products(runner, rows), "runs with its own layers only")
@@ -201,7 +269,7 @@ def _packed(baseline: _Baseline) -> RunnableModel | None:
 
 def _compiled(baseline: _Baseline, config: EngineConfig) -> ModelRunner | None:
     """A runner of the compiled pass; None, and nothing taken apart, where the C kernels do not compute the model."""
-    model, old, decoder = baseline.model, baseline.runnable.runner, baseline.config
+    model, old, decoder = baseline.model, baseline.checked.runner, baseline.config
     if old.device.type != "cpu":
         return None
     dtype = kernel_dtype(model.dtype, config.quantize, decoder, this_machine(old.device))
@@ -211,12 +279,8 @@ def _compiled(baseline: _Baseline, config: EngineConfig) -> ModelRunner | None:
     rotary = dict(model.named_buffers()).get("model.rotary_emb.inv_freq")
     forward = CompiledForward(library, decoder, _take_weights(model), rotary, baseline.context, dtype)
     layers = [(layer, decoder.layer_shape) for layer in forward.layers]
-    cache = allocate(baseline.name, layers, baseline.runnable.blocks, torch.float32, old.device)
+    cache = allocate(baseline.name, layers, CHECK_BLOCKS, torch.float32, old.device)
     return forward.runner(cache, old.chunk_tokens)
-
-
-def _as_quantized(model: RunnableModel, config: EngineConfig) -> RunnableModel:
-    return replace(model, info=replace(model.info, dtype=config.quantize)) if config.quantize else model
 
 
 def _llama_config(baseline: _Baseline) -> DecoderConfig | None:
@@ -226,9 +290,9 @@ def _llama_config(baseline: _Baseline) -> DecoderConfig | None:
     return config if config is not None and not config.is_gpt2 and one_dtype else None
 
 
-def _llama(baseline: _Baseline, config: DecoderConfig) -> RunnableModel | None:
+def _llama(baseline: _Baseline, config: DecoderConfig) -> _CheckedModel | None:
     """The Llama pass over the model's weights, which it loses; None if the logits differ."""
-    runner = baseline.runnable.runner
+    runner = baseline.checked.runner
     products = config.products[:-1] * len(config.windows) + config.products[-1:]
     packed = runner.device.type == "cpu" and packing_pays(products, baseline.model.dtype)
     frequencies = baseline.model.get_submodule("model.rotary_emb").get_buffer("inv_freq")
@@ -271,13 +335,13 @@ def _take_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def _if_equal(
     baseline: _Baseline, runner: ModelRunner, otherwise: str, quantized: str | None = None
-) -> RunnableModel | None:
+) -> _CheckedModel | None:
     try:
         check_runner(runner, baseline.name, baseline.reference, QUANTIZED[quantized] if quantized else None)
     except ModelLoadError as problem:
         _logger.warning("%s %s: %s", baseline.name, otherwise, problem.message)
         return None
-    model = baseline.runnable
+    model = baseline.checked
     return replace(model, runner=runner, info=replace(model.info, kernels=runner.kernels))
 
 

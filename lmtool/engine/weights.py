@@ -17,6 +17,7 @@ from torch import nn
 
 from lmtool.engine.hardware import choose_dtype, this_machine
 from lmtool.engine.model_folder import check_folder
+from lmtool.engine.random_model import is_random, random_model
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
 
 if TYPE_CHECKING:
@@ -63,42 +64,63 @@ def load_model(
 ) -> PreTrainedModel:
     """The model `name` on `device`, in evaluation mode, without gradients.
 
-    name: a local folder, or a hub name (downloaded, or taken from the local hub cache).
+    name: a local folder, a hub name (downloaded, or taken from the local hub cache), or `random:NAME`.
     Raises `ModelLoadError` (not found, not a causal language model, damaged) or `OutOfMemoryError`.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     from lmtool.engine.load_progress import Progress
 
+    if is_random(name):
+        with load_errors(name, config), _READING:
+            return random_model(name, choose_dtype(config.dtype, None, 0, this_machine(device)), device)
     if is_folder(name):
         check_folder(Path(name))
     total = checkpoint_bytes(name)
     progress = Progress(name, total, on_progress)
     progress.start()
     with load_errors(name, config), _READING, progress.watching():
-        settings = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+        settings: dict[str, Any] = {
+            "revision": config.revision,
+            "trust_remote_code": config.trust_remote_code,
+        }
         model_config = AutoConfig.from_pretrained(name, **settings)
         _check_causal(name, model_config, trusted=config.trust_remote_code)
         stored = getattr(model_config.get_text_config(), "dtype", None)
         dtype = choose_dtype(config.dtype, stored, total, this_machine(device))
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name,
-            config=model_config,
-            dtype=dtype,
-            attn_implementation="eager",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
-            tqdm_class=progress.bar(),
-            **settings,
-        )
-        model: PreTrainedModel = loaded[0]
-        report: dict[str, Any] = loaded[1]
+        settings |= {
+            "config": model_config,
+            "dtype": dtype,
+            "attn_implementation": "eager",
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,  # reported below, by name
+            "tqdm_class": progress.bar(),
+        }
+        model, report = _read(name, settings, device)
         _check_complete(name, report["missing_keys"], report["mismatched_keys"])
         nn.Module.to(model, device)
         model.train(mode=False)
         for parameter in model.parameters():
             parameter.requires_grad = False
         return model
+
+
+def _read(name: str, settings: dict[str, Any], device: torch.device) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """What transformers reads, and its report; weights are on `device` already where that works."""
+    from transformers import AutoModelForCausalLM
+
+    loaded: Any = None
+    if device.type != "cpu":
+        from lmtool.engine.direct_loading import loading_onto
+
+        try:
+            with loading_onto(device):
+                loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
+        except (AttributeError, KeyError, NotImplementedError, TypeError) as problem:
+            _logger.warning("%s is read into the host's memory first: %s: %s", name, type(problem).__name__, problem)
+    if loaded is None:
+        loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
+    return loaded[0], loaded[1]
 
 
 def display_name(name: str) -> str:

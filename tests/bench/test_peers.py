@@ -14,11 +14,20 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from lmtool.bench.checkpoint import read_checkpoint
+from lmtool.bench.checkpoint import Checkpoint, read_checkpoint
 from lmtool.bench.contestants import variable
 from lmtool.bench.peer_process import FOREIGN, MODULE, PeerProcess, command
-from lmtool.bench.peers import ceiling_peer, lmtool_peer, maker_peer, transformers_peer
+from lmtool.bench.peers import (
+    ceiling_peer,
+    conversion,
+    lmtool_peer,
+    maker_peer,
+    mistralrs_peer,
+    onnxruntime_peer,
+    transformers_peer,
+)
 from lmtool.bench.peers.worker import MODULES, call, timed
+from lmtool.engine.random_model import SHAPES
 from lmtool.errors import ConnectError, ResourceError, TimeLimitError
 
 PROMPTS = [[5, 6, 7, 8, 9, 10], [100, 90, 80, 70, 60, 50], [11, 12, 13, 14, 15, 16]]
@@ -64,7 +73,9 @@ class TestGreedyIds:
             assert peer.generate(PROMPTS[1:2], 2) == [right[1][:2]]
 
     @pytest.mark.peer
-    @pytest.mark.parametrize("name", ["llamacpp", "ctranslate2", "vllm"])
+    @pytest.mark.parametrize(
+        "name", ["llamacpp", "ctranslate2", "vllm", "openvino-genai", "onnxruntime-genai", "mistralrs"]
+    )
     async def test_in_an_environment_of_its_own(
         self, name: str, settings: dict[str, Any], right: list[list[int]]
     ) -> None:
@@ -77,10 +88,24 @@ class TestGreedyIds:
             assert alone["ids"] == [right[1][:2]]
 
     @pytest.mark.peer
-    @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-    async def test_llamacpp_in_other_number_formats(self, settings: dict[str, Any], dtype: str) -> None:
-        """The GGUF file has them, and it runs."""
-        async with foreign("llamacpp", {**settings, "dtype": dtype}) as peer:
+    @pytest.mark.parametrize(
+        ("name", "dtype"),
+        [
+            ("llamacpp", "bfloat16"),
+            ("llamacpp", "int8"),
+            ("openvino-genai", "bfloat16"),
+            ("openvino-genai", "int8"),
+            ("openvino-genai", "int4"),
+            ("onnxruntime-genai", "int8"),
+            ("onnxruntime-genai", "int4"),
+            ("mistralrs", "bfloat16"),
+            ("mistralrs", "int8"),
+            ("mistralrs", "int4"),
+        ],
+    )
+    async def test_other_number_formats(self, settings: dict[str, Any], name: str, dtype: str) -> None:
+        """The converted model has them, and it runs."""
+        async with foreign(name, {**settings, "dtype": dtype}) as peer:
             await peer.start(300)
             answer = await peer.call(300, "greedy", prompts=PROMPTS, output=OUTPUT)
         assert [len(ids) for ids in answer["ids"]] == [OUTPUT] * len(PROMPTS)
@@ -100,6 +125,36 @@ def foreign(name: str, settings: dict[str, Any]) -> PeerProcess:
     if not python:
         pytest.skip(f"{variable(name)} does not name the Python of an environment with it")
     return PeerProcess(name, python, settings)
+
+
+class TestConversions:
+    """What peers need before they can load a checkpoint, and dtypes that they have not."""
+
+    def test_a_tokenizer_with_a_word_for_each_id(self, tiny: Path, tmp_path: Path) -> None:
+        """For an engine that takes texts: eos and unknown ids have words, too; weights are links."""
+        mistralrs_peer.link_with_words(tiny, tmp_path / "linked")
+        tokenizer = Tokenizer.from_file(str(tmp_path / "linked/tokenizer.json"))
+        ids = [511, 2, 0, 1, 9]
+        assert tokenizer.encode(mistralrs_peer.as_words(ids)).ids == ids
+        assert mistralrs_peer.as_ids(tokenizer.decode(ids, skip_special_tokens=True)) == ids
+        assert (tmp_path / "linked/model.safetensors").resolve() == tiny / "model.safetensors"
+
+    def test_a_converter_runs_once(self, tmp_path: Path) -> None:
+        """Beside its result."""
+        words = ["-c", "open('made', 'x')"]
+        for _ in range(2):
+            conversion.convert(words, tmp_path, tmp_path / "made")
+        assert (tmp_path / "made").is_file()
+
+    def test_a_converter_that_fails(self, tmp_path: Path) -> None:
+        """Its last line is the reason."""
+        with pytest.raises(RuntimeError, match="cannot be converted: SystemError: no such model"):
+            conversion.convert(["-c", "raise SystemError('no such model')"], tmp_path, tmp_path / "made")
+
+    def test_a_dtype_that_a_builder_lacks(self, settings: dict[str, Any]) -> None:
+        """Is refused before anything is loaded or imported."""
+        with pytest.raises(ValueError, match="has no bfloat16 for processors"):
+            onnxruntime_peer.Peer({**settings, "dtype": "bfloat16"})
 
 
 class TestReference:
@@ -131,9 +186,29 @@ class TestMaker:
         weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
         assert weights[0] == weights[1] != weights[2]
 
+    def test_weights_are_counted_without_being_made(self, tiny: Path) -> None:
+        """As many as the files of the same model have, of an untied and of a tied one."""
+        counts = maker_peer.Peer({}).count("random:llama-tiny")
+        assert Checkpoint(**counts) == read_checkpoint(tiny)
+        tied = maker_peer.Peer({}).count("random:llama-100m")
+        assert tied["parameters"] == tied["read"]
+        assert tied["vocab_size"] == SHAPES["llama-100m"]["vocab_size"]
+
+    def test_weights_made_in_place_are_those_of_the_file(self, tiny: Path) -> None:
+        """An engine that makes a random model itself gives the ids of one that reads it."""
+        settings = {"dtype": "float32", "threads": 1, "streams": 3, "tokens": 20}
+        ids = []
+        for model in ("random:llama-tiny", str(tiny)):
+            peer = transformers_peer.Peer({**settings, "model": model})
+            ids.append(peer.generate(PROMPTS, OUTPUT))
+        ours = lmtool_peer.Peer({**settings, "model": "random:llama-tiny"})
+        ids.append(ours.generate(PROMPTS, OUTPUT))
+        ours.close()
+        assert ids[0] == ids[1] == ids[2]
+
     def test_the_folder_is_complete(self, tiny: Path) -> None:
         """Configuration, weights, and a tokenizer with a word for each id."""
-        size = maker_peer.SHAPES["llama-tiny"]["vocab_size"]
+        size = SHAPES["llama-tiny"]["vocab_size"]
         assert json.loads((tiny / "config.json").read_text())["vocab_size"] == size
         assert read_checkpoint(tiny).vocab_size == size
         tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))

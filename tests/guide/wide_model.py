@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from lmtool.bench.peers.maker_peer import SHAPES
+from lmtool.engine.random_model import SHAPES
 
 SIZE = 128_256
 SPECIAL = ("<pad>", "<s>", "</s>")

@@ -251,7 +251,8 @@ def random_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     import transformers
 
-    from lmtool.bench.peers.maker_peer import SHAPES, save_tokenizer
+    from lmtool.bench.peers.maker_peer import save_tokenizer
+    from lmtool.engine.random_model import SHAPES
 
     folder = tmp_path_factory.mktemp("models") / "random-llama"
     torch.manual_seed(0)

@@ -5,38 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama-100m": {
-        "vocab_size": 32000,
-        "hidden_size": 768,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": True,
-    },
-    "llama-1b": {
-        "vocab_size": 32000,
-        "hidden_size": 2048,
-        "intermediate_size": 5632,
-        "num_hidden_layers": 22,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 8192,
-    },
-    "llama-tiny": {
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
-    },
-    "gpt2": {},
-}
-"""The models of `random:NAME`; `gpt2` is the smallest of its family, 124 million weights."""
+from lmtool.engine.random_model import random_model
 
 
 class Peer:
@@ -51,18 +20,33 @@ class Peer:
 
         return {"versions": {"transformers": transformers.__version__}}
 
-    def make(self, name: str, folder: str, seed: int) -> dict[str, Any]:
-        """Write a model of random float32 weights, and a tokenizer with a word for each id."""
-        import torch
-        import transformers
+    def make(self, name: str, folder: str, seed: int, dtype: str = "float32", device: str = "cpu") -> dict[str, Any]:
+        """Write a model of random weights, and a tokenizer with a word for each id.
 
-        torch.manual_seed(seed)
-        kind = transformers.GPT2Config if name == "gpt2" else transformers.LlamaConfig
-        config = kind(**SHAPES[name], bos_token_id=1, eos_token_id=2, pad_token_id=0)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        device: where the weights are made; another one makes others.
+        """
+        import torch
+
+        model = random_model(name, getattr(torch, dtype), torch.device(device), seed=seed)
         model.save_pretrained(folder)
-        save_tokenizer(config.vocab_size, folder)
+        save_tokenizer(model.config.vocab_size, folder)
         return {"folder": folder}
+
+    def find_device(self, device: str) -> dict[str, str]:
+        """The device's full name. Raises `ResourceError` where it is not there."""
+        from lmtool.engine.weights import find_device
+
+        return {"device": str(find_device(device))}
+
+    def count(self, name: str) -> dict[str, int]:
+        """The fields of a `Checkpoint` for `random:NAME`, whose weights are not made for that."""
+        import torch
+
+        model = random_model(name, torch.bfloat16, torch.device("meta"))
+        embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        total = model.num_parameters()
+        looked_up = 0 if head is embedding else embedding.numel()
+        return {"parameters": total, "read": total - looked_up, "vocab_size": embedding.shape[0]}
 
     def fetch(self, name: str) -> dict[str, Any]:
         """The folder of a hub model, downloaded where it is not in the cache."""

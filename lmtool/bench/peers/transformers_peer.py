@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 PAGE_TOKENS = 256
+GPU_BATCH_TOKENS = 2048
+"""Of a step with prompts on a GPU: as many as ours takes."""
 
 
 class Peer:
     """A model as transformers loads it, with a dynamic cache and its own attention."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """settings: `model` (folder), `dtype`, `threads`. Raises ValueError for a dtype that it does not have."""
+        """settings: `model` (folder, or `random:NAME`), `dtype`, `threads`, `device` (cpu where it is missing).
+
+        Raises ValueError for a dtype that it does not have.
+        """
         if settings["dtype"] not in {"float32", "bfloat16", "float16"}:
             raise ValueError(f"transformers has no {settings['dtype']} here")
         import torch
-        from transformers import AutoModelForCausalLM, GenerationConfig
+        from transformers import GenerationConfig
 
         torch.set_num_threads(settings["threads"])
-        dtype = getattr(torch, settings["dtype"])
-        self._model: Any = AutoModelForCausalLM.from_pretrained(settings["model"], dtype=dtype).eval()
+        self._device = torch.device(settings.get("device", "cpu"))
+        self._model: Any = _loaded(settings["model"], getattr(torch, settings["dtype"]), self._device)
         self._model.generation_config = GenerationConfig(do_sample=False, eos_token_id=None, pad_token_id=0)
 
     def about(self) -> dict[str, Any]:
@@ -48,7 +54,7 @@ class Peer:
     def _run(self, prompts: list[list[int]], output: int, **more: Any) -> Any:
         import torch
 
-        ids = torch.tensor(prompts)
+        ids = torch.tensor(prompts, device=self._device)
         with torch.inference_mode():
             return self._model.generate(
                 ids,
@@ -69,15 +75,30 @@ class BatchingPeer(Peer):
         super().__init__(settings)
         # By default it takes most of the memory for its cache; the runs need this many pages.
         pages = settings["streams"] * (settings["tokens"] // PAGE_TOKENS + 1) + 1
+        known = {field.name for field in fields(ContinuousBatchingConfig)}
+        newer = "page_size" in known
+        page: dict[str, Any] = {"page_size" if newer else "block_size": PAGE_TOKENS}
+        if self._device.type == "cuda":  # else it looks for flash-attn's kernels in the hub
+            self._model.set_attn_implementation("sdpa" if newer else "paged|sdpa")
         config = ContinuousBatchingConfig(
-            page_size=PAGE_TOKENS,
+            **page,
             num_blocks=pages,
-            max_batch_tokens=max(256, settings["streams"] * 16),
+            max_batch_tokens=max(GPU_BATCH_TOKENS if self._device.type == "cuda" else 256, settings["streams"] * 16),
             allow_block_sharing=False,
         )
         greedy = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=settings["tokens"])
         self._manager = self._model.init_continuous_batching(greedy, continuous_batching_config=config)
         self._manager.start()
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Which attention it runs with, and whether in CUDA graphs."""
+        own = getattr(self._manager, "continuous_batching_config", None)
+        return {
+            "attention": self._model.config._attn_implementation,  # noqa: SLF001  # no public name
+            "cuda_graphs": str(getattr(own, "use_cuda_graph", None)),
+            "asynchronous": str(getattr(own, "use_async_batching", None)),
+        }
 
     def generate(self, prompts: list[list[int]], output: int) -> list[list[int]]:
         """See `worker.Peer`. Raises RuntimeError when a request fails."""
@@ -96,3 +117,14 @@ class BatchingPeer(Peer):
     def close(self) -> None:
         """Stop the manager's thread, which would keep the process alive."""
         self._manager.stop(block=True, timeout=5.0)
+
+
+def _loaded(name: str, dtype: Any, device: Any) -> Any:
+    """The model on its device, made there where it is a random one."""
+    from transformers import AutoModelForCausalLM
+
+    from lmtool.engine.random_model import is_random, random_model
+
+    if is_random(name):
+        return random_model(name, dtype, device, attention="sdpa")
+    return AutoModelForCausalLM.from_pretrained(name, dtype=dtype).eval().to(device)

@@ -68,7 +68,7 @@ class Report:
         now = {name: Metric(entry["value"], entry["better"]) for name, entry in result["metrics"].items()}
         compared = changes(before, now, self.tolerance)
         if not self.json_only:
-            _print_card(out, card)
+            print_card(out, card)
             for change in compared:
                 sign = "worse" if change.worse else "as good"
                 out.line(f"{sign}: {change.name} {change.before:.4g} → {change.now:.4g}")
@@ -90,7 +90,8 @@ def _end(compared: Sequence[Change], before: Mapping[str, Metric]) -> None:
         raise typer.Exit(1)
 
 
-def _print_card(out: Output, card: Callable[[int], RenderableType]) -> None:
+def print_card(out: Output, card: Callable[[int], RenderableType]) -> None:
+    """Print a card, as wide as the terminal. card: given the number of columns."""
     from rich.console import Console
 
     columns = shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns

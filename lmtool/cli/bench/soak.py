@@ -68,13 +68,13 @@ async def soak(
     if bench.max_rss is not None and process is None:
         raise UsageError("--max-rss: the server's process is not known", "run this on its machine, with  --pid N")
     if bench.scenario != "mixed":
-        with _stop_on_signal(at_once=True):
+        with stop_on_signal(at_once=True):
             finding = await SCENARIOS[bench.scenario](bench, address, target, Watch(address, process), out.note)
         result = finding_outcome(finding, bench, address, target)
         report.finish(out, lambda _columns: finding_card(finding, address, target), result, before)
         raise typer.Exit(1 if finding.breaches else 0)
     progress = _Progress(out)
-    with _stop_on_signal() as stop:
+    with stop_on_signal() as stop:
         found = await run(bench, address, target, process, progress.note, progress.show, stop)
     progress.clear()
     report.finish(out, lambda _columns: soak_card(found), as_outcome(found), before)
@@ -118,7 +118,7 @@ class _Progress:
 
 
 @contextlib.contextmanager
-def _stop_on_signal(*, at_once: bool = False) -> Iterator[asyncio.Event]:
+def stop_on_signal(*, at_once: bool = False) -> Iterator[asyncio.Event]:
     """An event that the first Ctrl-C or SIGTERM sets; the second one ends the block. at_once: the first one does."""
     loop, stop, task = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
     assert task is not None

@@ -129,6 +129,10 @@ class DecodeGraphs:
         self._graphs[size]()
         return self._logits[: len(rows)]
 
+    def replay(self, rows: int) -> None:
+        """Repeat what the last step of this many rows, at most `max_rows`, had the device compute; for measurements."""
+        self._graphs[next(size for size in self._sizes if size >= rows)]()
+
     def _pass(self, rows: int) -> Replay:
         logits = self._logits[:rows]
 

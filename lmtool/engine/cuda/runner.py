@@ -54,6 +54,9 @@ class CudaRunner(ModelRunner):
     def _captured(self, max_streams: int, context: int) -> CudaRunner | None:
         """The runner with CUDA graphs that give what plain steps give; None, and the log says why, without them."""
         assert isinstance(self.cache, PagedCache)
+        if reason := getattr(self.forward, "host_choices", None):
+            _logger.warning("decode steps run without CUDA graphs, and slower: %s", reason)
+            return None
         try:
             graphs = DecodeGraphs(self.forward, self.cache, self.backend, max_streams, context, self.epilogue)
             graphs.capture()

@@ -90,12 +90,12 @@ def gone(processes: list[psutil.Process], seconds: float = PATIENCE) -> bool:
     return all(one.status() == psutil.STATUS_ZOMBIE for one in alive)
 
 
-def over_vllm_with(start_server: StartServer, folder: Path, **env: str) -> Iterator[ServerProcess]:
-    """A server on a model's folder, with further variables in its environment."""
+def over_vllm_with(start_server: StartServer, folder: Path, *options: str, **env: str) -> Iterator[ServerProcess]:
+    """A server on a model's folder, with further options and variables in its environment."""
     if not PYTHON:
         pytest.skip(f"{VARIABLE} does not name the Python of an environment with vLLM")
     words = ("--backend", "vllm", "--backend-python", PYTHON, "--backend-option", "enforce_eager=true")
     more = ("--dtype", "float32", "--max-context", "1000", "--max-streams", "8")
-    with start_server(str(folder), *words, *more, VLLM_CPU_KVCACHE_SPACE="1", **env) as server:
+    with start_server(str(folder), *words, *more, *options, VLLM_CPU_KVCACHE_SPACE="1", **env) as server:
         server.expect("ready in", 5 * PATIENCE)  # half a minute on a quiet machine
         yield server

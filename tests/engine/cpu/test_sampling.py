@@ -24,6 +24,24 @@ def words(allowed, vocabulary):
     return (bits.view(-1, 32) << torch.arange(32)).sum(dim=1).to(torch.int32)
 
 
+def left_by_cuts(probabilities, want):
+    """What top-k, top-p of the rest and min-p leave, the first of equals before others; and the nearest to an edge.
+
+    probabilities: [V] float64. Returns [V] bool, and how far a share before an id is from `top_p` at least.
+    """
+    order = torch.sort(probabilities, descending=True, stable=True).indices
+    shares = probabilities[order]
+    stays = torch.arange(len(shares)) < (want.top_k or len(shares))
+    before = (shares * stays).cumsum(0) / (shares * stays).sum() - shares / (shares * stays).sum()
+    edge = float((before - want.top_p)[stays].abs().min()) if want.top_p < 1 else 1.0
+    stays &= (before < want.top_p) | torch.tensor(want.top_p >= 1)
+    stays[0] = True
+    stays &= shares >= want.min_p * shares[0] * (1 - 1e-6)
+    left = torch.zeros_like(stays)
+    left[order[stays]] = True
+    return left, edge
+
+
 def reference(row, want):
     """Highest logit, log of the sum, and the probabilities drawn from, of one row; in float64."""
     left = row.double().clone()
@@ -39,13 +57,20 @@ def reference(row, want):
     return highest, normaliser, torch.softmax(heated, 0)
 
 
+CUTS = ((0, 1.0, 0.0), (1, 1.0, 0.0), (7, 1.0, 0.0), (0, 0.9, 0.0), (0, 1e-9, 0.0), (0, 0.5, 0.0), (0, 0.999, 0.0),
+        (40, 0.7, 0.0), (5000, 0.95, 0.0), (0, 1.0, 0.1), (0, 1.0, 1.0), (30, 0.9, 0.02))  # fmt: skip
+"""Top-k, top-p and min-p."""
+
+
 @st.composite
 def batches(draw):
-    """Rows of logits, and what is wanted from each."""
+    """Rows of logits, many of them equal in some, and what is wanted from each."""
     vocabulary = draw(st.sampled_from(VOCABULARIES))
     count = draw(st.integers(1, 5))
     seed = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     logits = torch.randn(count, vocabulary, generator=seed) * draw(st.sampled_from([0.1, 1.0, 8.0]))
+    if draw(st.booleans()):
+        logits = logits.round()
     wanted = []
     for row in range(count):
         some = draw(st.sampled_from([None, 1, 3, 40, vocabulary]))
@@ -60,6 +85,7 @@ def batches(draw):
                 None if target is not None or some is None else words(chosen, vocabulary),
                 draw(st.sampled_from([(), (0,), (vocabulary - 1,), tuple({chosen[0], vocabulary // 2})])),
                 draw(st.booleans()),
+                *draw(st.sampled_from(CUTS)),
             )
         )
     return logits, wanted
@@ -85,6 +111,11 @@ def test_as_torch_does(batch):
             assert highest == pytest.approx(float(top))
             assert probabilities[token] > 0
             if want.temperature > 0:
+                left, edge = left_by_cuts(probabilities, want)
+                if edge < 1e-6:  # float32 decides whether one more stays
+                    continue
+                assert left[token]
+                probabilities = probabilities * left / (probabilities * left).sum()
                 sums = probabilities.cumsum(0)
                 assert float(sums[token]) >= want.uniform - 1e-5
                 assert float(sums[token] - probabilities[token]) <= want.uniform + 1e-5
@@ -154,6 +185,22 @@ def test_frequencies():
     wanted = [KernelRow(0, temperature=1.0, uniform=(number + 0.5) / 1000) for number in range(1000)]
     counts = torch.bincount(sample_by_kernel(logits, wanted).tokens, minlength=5).tolist()
     assert counts == [50, 400, 100, 300, 150]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "left"),
+    [
+        ((2, 1.0, 0.0), [1, 3]), ((3, 1.0, 0.0), [1, 2, 3]), ((9, 1.0, 0.0), [0, 1, 2, 3, 4, 5]),
+        ((0, 0.3, 0.0), [1]), ((0, 0.33, 0.0), [1, 3]), ((0, 0.65, 0.0), [1, 2, 3]),
+        ((0, 1.0, 0.34), [1, 3]), ((0, 1.0, 0.3), [1, 2, 3, 4, 5]), ((0, 1.0, 1.0), [1, 3]),
+        ((3, 0.9, 0.0), [1, 2, 3]), ((3, 0.8, 0.0), [1, 3]), ((2, 0.4, 0.0), [1]), ((4, 0.99, 0.5), [1, 3]),
+    ],
+)  # fmt: skip
+def test_cuts(cuts, left):
+    """Of ids that are equally likely the first ones stay."""
+    logits = torch.log(torch.tensor([[0.03, 0.305, 0.1, 0.305, 0.1, 0.1, 0.0]]))
+    wanted = [KernelRow(0, None, 1.0, (number + 0.5) / 300, None, (), False, *cuts) for number in range(300)]
+    assert sorted(set(sample_by_kernel(logits, wanted).tokens.tolist())) == left
 
 
 def test_where_there_are_kernels(monkeypatch):

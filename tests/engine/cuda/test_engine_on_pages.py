@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from lmtool.engine.config import EngineConfig
 from lmtool.engine.engine import Engine
 from lmtool.engine.engine_loader import load_engine
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from tests.engine.cuda.conftest import forbidden_syncs
 from tests.engine.guiding import StepCompiler, steps
 
 pytestmark = pytest.mark.cuda
@@ -216,11 +218,8 @@ class TestOnTheGpu:
 
         def watched(method):
             def call(self, *arguments):
-                torch.cuda.set_sync_debug_mode("default" if arguments[-1] is None else "error")
-                try:
+                with contextlib.nullcontext() if arguments[-1] is None else forbidden_syncs():
                     return method(self, *arguments)
-                finally:
-                    torch.cuda.set_sync_debug_mode("default")
 
             return call
 

@@ -130,6 +130,19 @@ def test_a_model_that_cannot_be_recorded_runs_without(runner_of, caplog):
     assert "run without CUDA graphs" in caplog.text
 
 
+def test_what_the_host_decides_is_not_captured(runner_of, caplog):
+    """Where a pass is known to ask the host, no capture is tried, and the log says what is decided there."""
+
+    class Asking(Scarce):
+        host_choices = "experts run one after the other"
+
+    runner, _, _ = runner_of("small")
+    asking = Asking(runner.forward, 100)
+    with torch.inference_mode():
+        assert replace(runner, forward=asking).prepared(2, 256).graphs is None
+    assert "run without CUDA graphs, and slower: experts run one after the other" in caplog.text
+
+
 def test_a_step_ahead(runner_of):
     """A step whose ids lie on the device gives what it gives once they are known; without recordings there is none."""
     runner, _, _ = runner_of("small")

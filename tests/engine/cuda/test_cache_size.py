@@ -1,0 +1,49 @@
+"""The key-value cache of a model on a GPU: allocated last, with room left for CUDA graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmtool.engine import transformers_loader as loader
+from lmtool.engine.config import EngineConfig
+from lmtool.engine.kv_cache import PagedCache
+from lmtool.engine.model_runner import ModelRunner
+from lmtool.engine.plan import Plan, Span
+from lmtool.engine.sequence import Sequence
+from lmtool.types import ModelInfo
+
+
+def checked(runner):
+    """A model that passed its check."""
+    info = ModelInfo("small", "", "transformers", vocab_size=101, context_length=256)
+    return loader._CheckedModel("small", runner, info, None, token_bytes=1000)
+
+
+@pytest.mark.cuda
+def test_another_cache_for_the_same_layers(runner_of, monkeypatch):
+    """Steps over it, plain or captured, give what those over the cache of the check gave."""
+    from lmtool.engine.cuda.graphs import graph_bytes
+
+    runner, *_ = runner_of("small")
+    reserved = []
+    monkeypatch.setattr(loader, "cache_blocks", lambda *arguments: reserved.append(arguments[-1]) or 9)
+    with torch.inference_mode():
+        model = loader._with_cache(checked(runner), EngineConfig(max_streams=4))
+        text = Sequence(0, list(range(3, 20)), prompt_length=16, max_length=60, blocks=[3, 4])
+        expected = [runner.run(Plan([span])) for span in (Span(text, 0, 16), Span(text, 16, 1))][1]
+        model.runner.run(Plan([Span(text, 0, 16)]))
+        assert torch.equal(model.runner.run(Plan([Span(text, 16, 1)])), expected)
+        captured = model.runner.prepared(4, 256)
+        assert captured.graphs is not None
+        torch.testing.assert_close(captured.run(Plan([Span(text, 16, 1)])), expected, atol=1e-5, rtol=1e-5)
+    assert (model.blocks, model.info.context_length) == (9, 9 * 16 + 1)
+    assert model.runner.cache is not runner.cache
+    assert reserved == [graph_bytes(4, 256, 101, 1, 1000) + 4 * 101 * 8]
+
+
+def test_no_room_for_graphs_that_there_are_not():
+    """A runner without CUDA graphs needs none."""
+    cache = PagedCache([], 4, torch.float32, torch.device("cpu"))
+    plain = ModelRunner(None, cache, torch.device("cpu"), 16, 1)
+    assert loader._graph_bytes(checked(plain), EngineConfig()) == 0
