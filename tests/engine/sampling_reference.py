@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lmtool.logprobs.uniform import uniform
+
+if TYPE_CHECKING:
+    from lmtool.engine.sampling_result import SampledToken
+    from lmtool.engine.sampling_row import Row
+    from lmtool.types import SamplingParams
 
 EDGE = 1e-6
 """How near to an edge of the cumulative sum a float32 sampler may take the other side."""
@@ -26,7 +32,7 @@ class Expected:
     """Whether top-p or min-p is so near to a cumulative probability that another token may stay."""
 
 
-def expected(logits: Tensor, row) -> Expected:
+def expected(logits: Tensor, row: Row) -> Expected:
     """What the row gives. logits: [V]."""
     raw = logits.double()
     if row.target is not None:
@@ -62,7 +68,7 @@ def expected(logits: Tensor, row) -> Expected:
     return Expected(possible[0], logprobs, frozenset(possible), near_cut)
 
 
-def _cut(logits: Tensor, params) -> tuple[Tensor, bool]:
+def _cut(logits: Tensor, params: SamplingParams) -> tuple[Tensor, bool]:
     """What top-k, then top-p, then min-p leave, -inf for the rest; and whether a cut is a matter of rounding."""
     order = torch.sort(logits, descending=True, stable=True).indices
     if params.top_k > 0:
@@ -79,7 +85,7 @@ def _cut(logits: Tensor, params) -> tuple[Tensor, bool]:
     return kept, near
 
 
-def check(logits: Tensor, row, found) -> None:
+def check(logits: Tensor, row: Row, found: SampledToken | None) -> None:
     """Assert that a sampler gave what the row gives: its id, the logprob within 1e-5, and the same alternatives.
 
     logits: [V]. found: a `SampledToken`.
@@ -92,8 +98,8 @@ def check(logits: Tensor, row, found) -> None:
     logprob = float(want.logprobs[found.token])
     tolerance = 1e-5 * max(1.0, abs(logprob) / 10)
     assert abs(found.logprob - logprob) < tolerance, (found.logprob, logprob, row.params)
-    if row.top_logprobs is None:
-        assert found.top_logprobs is None
+    if row.top_logprobs is None or found.top_logprobs is None:
+        assert row.top_logprobs is found.top_logprobs is None
         return
     count = len(row.logprob_ids) or row.top_logprobs
     order = torch.tensor(row.logprob_ids, dtype=torch.int64) if row.logprob_ids else torch.arange(len(logits))
