@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -22,13 +20,13 @@ def right(logits, rows):
 def other_token(logits, rows):
     """The same, but for one id."""
     first, *others = right(logits, rows)
-    return [replace(first, token=first.token + 1), *others]
+    return [first._replace(token=first.token + 1), *others]
 
 
 def other_logprob(logits, rows):
     """The same, but for one log-probability."""
     *others, last = right(logits, rows)
-    return [*others, replace(last, logprob=last.logprob - 0.01)]
+    return [*others, last._replace(logprob=last.logprob - 0.01)]
 
 
 def broken(logits, rows):
