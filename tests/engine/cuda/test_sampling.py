@@ -198,6 +198,28 @@ class TestCounts:
         assert counts.counts.tolist() == [0, 1, 5, 3, 0, 0, 0, 0, 0]
 
 
+class Halved:
+    """A logits processor."""
+
+    def apply(self, output, logits):
+        logits /= 2
+
+
+def test_with_processors(device):
+    """Rows with processors go through torch's operators, beside others by kernels, which were tried before."""
+    by_kernel = sampler.prepare_gpu.__wrapped__(device, 12, torch.float32)
+    assert by_kernel is not None
+    halved = Row(MIXED[2], None, None, 3, 5, processors=Halved())
+    rows = [Row(target=3), halved, Row(MIXED[1], None, None, 2, 6), Row(MIXED[3], None, None, 1, 7)]
+    logits = torch.randn(4, 12, generator=torch.Generator().manual_seed(6)) * 2
+    result = sampler._start_on_gpu(logits.clone().to(device), rows, by_kernel)
+    found = result.read()
+    assert result.tokens.tolist() == [one.token for one in found]
+    logits[1] /= 2
+    for own, row, one in zip(logits, rows, found, strict=True):
+        check(own, row, one)
+
+
 def test_nothing_waits(gpu, monkeypatch):
     """On a GPU no parameter makes the host wait for the device."""
     monkeypatch.undo()
