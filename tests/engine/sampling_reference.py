@@ -99,7 +99,8 @@ def check(logits: Tensor, row: Row, found: SampledToken | None) -> None:
     tolerance = 1e-5 * max(1.0, abs(logprob) / 10)
     assert abs(found.logprob - logprob) < tolerance, (found.logprob, logprob, row.params)
     if row.top_logprobs is None or found.top_logprobs is None:
-        assert row.top_logprobs is found.top_logprobs is None
+        assert row.top_logprobs is None
+        assert found.top_logprobs is None
         return
     count = len(row.logprob_ids) or row.top_logprobs
     order = torch.tensor(row.logprob_ids, dtype=torch.int64) if row.logprob_ids else torch.arange(len(logits))
