@@ -111,7 +111,7 @@ def sample_rows(logits: Tensor, table: Tensor, masks: Tensor, *, cuts: bool) -> 
     samples = Samples(empty(rows, dtype=torch.int64), empty(rows, 4), empty(rows, 4))
     _sample[(rows,)](
         *source, floats, places, values, ids, bracket, samples.tokens, samples.results, samples.shapes,
-        B=SPLIT, S=wide, TILE_IDS=TILE, CUTS=cuts, **_SETTINGS,
+        B=SPLIT, S=wide, TILE_IDS=TILE, CUTS=cuts, **{**_SETTINGS, "num_warps": 16},
     )  # fmt: skip
     return samples
 
