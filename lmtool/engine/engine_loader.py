@@ -14,8 +14,10 @@ from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.fingerprint import engine_fingerprint
 from lmtool.engine.gguf.loader import is_gguf, load_gguf
+from lmtool.engine.hardware import check_formats
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.plan import Limits
+from lmtool.engine.sampler import prepare_gpu
 from lmtool.engine.weights import checkpoint_bytes, find_device, import_transformers
 from lmtool.errors import OutOfMemoryError, ResourceError
 from lmtool.types import LoadProgress
@@ -56,6 +58,7 @@ def load_engine(
 
 def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None]) -> Engine:
     device = find_device(config.device)
+    check_formats(config, device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # of this thread: Triton launches where the thread is
     if config.threads is not None:
@@ -65,6 +68,8 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     loaded = load_embedded(name, config, device, report) if embedded else _load_any(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
     runner = loaded.runner.prepared(config.max_streams, context)
+    if device.type == "cuda" and loaded.info.vocab_size is not None:
+        prepare_gpu(torch.device("cuda", torch.cuda.current_device()), loaded.info.vocab_size, torch.float32)
     lossless = device.type == "cpu" or config.deterministic
     limits = Limits(
         max_streams=config.max_streams,

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lmtool.bench.gpu.sections.device import watched_syncs
+from lmtool.bench.device import watched_syncs
 from lmtool.bench.gpu.sections.kernels import LeftOut, prompt_attention
 from lmtool.types import SamplingParams
 
