@@ -35,6 +35,7 @@ from lmtool.engine.cuda.kernels.elementwise import add_norm, silu_mul
 from lmtool.engine.cuda.kernels.graph_rows import place_rows
 from lmtool.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
 from lmtool.engine.cuda.kernels.logits import apply_masks, logsumexp
+from lmtool.engine.cuda.kernels.sampling import all_logprobs, count_tokens, sample_rows
 from lmtool.engine.cuda.step_rows import TABLE_STEP
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 
@@ -164,6 +165,11 @@ def logits(model: Model, rows: int) -> None:
     logsumexp(own)
     words = torch.zeros(1, -(-model.vocabulary // 32), dtype=torch.int32)
     apply_masks(own, torch.zeros(1, dtype=torch.int64), words)
+    table = torch.zeros(rows, 16, dtype=torch.int64)
+    for cuts in (False, True):
+        samples = sample_rows(own, table, words, cuts=cuts)
+    all_logprobs(own, table, words, samples.shapes, torch.zeros(1, dtype=torch.int64))
+    count_tokens(table, samples.results)
 
 
 def rows_of_a_graph(rows: int, width: int) -> None:
