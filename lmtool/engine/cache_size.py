@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+    from torch import Tensor
 
     from lmtool.engine.config import EngineConfig
 
@@ -81,11 +82,18 @@ def _cgroup_limit() -> float:
 
 
 def allocate(
-    name: str, layers: Sequence[tuple[object, LayerShape]], blocks: int, dtype: torch.dtype, device: torch.device
+    name: str,
+    layers: Sequence[tuple[object, LayerShape]],
+    blocks: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    scales: Sequence[Tensor] | None = None,
 ) -> KVCache:
-    """The cache, on a GPU a `PagedCache`. Raises `OutOfMemoryError` when there is no memory for it."""
+    """The cache, on a GPU a `PagedCache` with these scales. Raises `OutOfMemoryError` without memory for it."""
     try:
-        return (PagedCache if device.type == "cuda" else KVCache)(layers, blocks, dtype, device)
+        if device.type == "cuda" or scales is not None:
+            return PagedCache(layers, blocks, dtype, device, scales)
+        return KVCache(layers, blocks, dtype, device)
     except (RuntimeError, MemoryError) as problem:
         size = blocks * block_bytes((shape for _, shape in layers), dtype)
         raise OutOfMemoryError(

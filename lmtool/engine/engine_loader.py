@@ -14,6 +14,7 @@ from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.fingerprint import engine_fingerprint
 from lmtool.engine.gguf.loader import is_gguf, load_gguf
+from lmtool.engine.hardware import check_formats
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.plan import Limits
 from lmtool.engine.weights import checkpoint_bytes, find_device, import_transformers
@@ -56,6 +57,7 @@ def load_engine(
 
 def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None]) -> Engine:
     device = find_device(config.device)
+    check_formats(config, device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # of this thread: Triton launches where the thread is
     if config.threads is not None:

@@ -206,7 +206,7 @@ def _widened(model: nn.Module) -> Iterator[None]:
             hook.remove()
 
 
-QUANTIZED = {"int8": 0.3, "int4": 0.7}
+QUANTIZED = {"int8": 0.3, "int4": 0.7, "fp8": 0.5, "fp8 keys and values": 0.3}
 """How far logits of quantized weights may be off: the root of the mean square, in standard deviations.
 
 Logits that have nothing to do with the right ones are off by 1.4.

@@ -20,7 +20,8 @@ from lmtool.engine.batch_invariant import (
     prepare_linears,
     product_name,
 )
-from lmtool.engine.cache_size import allocate, cache_blocks
+from lmtool.engine.cache_size import allocate
+from lmtool.engine.checked_model import CheckedModel, token_bytes, with_cache
 from lmtool.engine.cpu.forward import CompiledForward
 from lmtool.engine.cpu.library import kernels
 from lmtool.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
@@ -30,7 +31,6 @@ from lmtool.engine.device_memory import release
 from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.gguf.loader import gguf_modules, is_gguf
 from lmtool.engine.hardware import kernel_dtype, this_machine
-from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.llama_forward import LlamaForward
 from lmtool.engine.model_runner import CHUNK_TOKENS, ModelRunner, RunnableModel
 from lmtool.engine.selfcheck import (
@@ -67,16 +67,17 @@ def load_transformers(
     transformers_forward.register()
     if config.deterministic and device.type == "cuda":
         make_cublas_deterministic()
-    return _with_cache(_fastest(name, config, device, report), config)
+    return with_cache(_fastest(name, config, device, report), config)
 
 
 def _fastest(
     name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
-) -> _CheckedModel:
+) -> CheckedModel:
     """The model in the fastest form that gives the same logits, with a cache as large as the check needs.
 
     The first of these that gives the same: the compiled pass; the Llama pass; transformers' modules with linear layers
-    and activations of ours; its modules as they are. Quantized weights have the compiled pass only.
+    and activations of ours; its modules as they are. Quantized weights have the compiled pass on a CPU, the Llama pass
+    on a GPU, and no other.
     """
     baseline = _load_baseline(name, config, device, report)
     if runner := _compiled(baseline, config):
@@ -84,14 +85,20 @@ def _fastest(
             return model
         del runner, baseline  # or their memory would be missing for the next one
         baseline = _load_baseline(name, config, device, report)  # its weights were taken apart
-    if config.quantize:
+    decoder = _llama_config(baseline)
+    fp8 = config.quantize == "fp8" and type(baseline.checked.runner) is not ModelRunner
+    if config.quantize and (decoder is None or not fp8):
         raise ResourceError(
-            f"{name} cannot be served with --quantize {config.quantize} here",
-            "it needs a CPU, a C compiler, and a GPT-2, Llama, Mistral, Qwen2 or Qwen3 model; or leave --quantize out",
+            f"{name} cannot be served with --quantize {config.quantize} here", _QUANTIZE_NEEDS[device.type]
         )
-    if decoder := _llama_config(baseline):
-        if model := _llama(baseline, decoder):
+    if decoder:
+        if model := _llama(baseline, decoder, config.quantize):
             return model
+        if config.quantize:
+            raise ModelLoadError(
+                f"{name} cannot be served with --quantize {config.quantize}: its logits are too far from its own",
+                "leave --quantize out",
+            )
         del baseline
         baseline = _load_baseline(name, config, device, report)  # its weights were taken apart
     if config.deterministic and device.type == "cuda":
@@ -105,17 +112,10 @@ def _fastest(
     return _load_baseline(name, config, device, report).checked
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckedModel:
-    """A model that passed the check, without a key-value cache for streams."""
-
-    name: str
-    runner: ModelRunner
-    info: ModelInfo
-    """Its context is what the model is right for."""
-    contents: str | None
-    token_bytes: int
-    """Of a token's activations in one layer, about."""
+_QUANTIZE_NEEDS = {
+    "cpu": "it needs a C compiler, and a GPT-2, Llama, Mistral, Qwen2 or Qwen3 model; or leave --quantize out",
+    "cuda": "it needs Triton, and a Llama, Mistral, Qwen2 or Qwen3 model; or leave --quantize out",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class _Baseline:
     """Most tokens of a stream."""
     config: DecoderConfig | None
     """Of a model that our own passes compute."""
-    checked: _CheckedModel
+    checked: CheckedModel
 
 
 def _load_baseline(
@@ -148,7 +148,8 @@ def _load_baseline(
     rows = PLAIN_MIN_ROWS if device.type == "cpu" else 1
     runner = ModelRunner(transformers_forward.TransformersForward(model), cache, device, CHUNK_TOKENS, rows)
     if device.type == "cuda":
-        runner = paged_runner(runner, layers, model.dtype, deterministic=config.deterministic)
+        own = config.deterministic or config.kv_cache_dtype != "auto"
+        runner = paged_runner(runner, layers, model.dtype, deterministic=config.deterministic, own_kernels=own)
     check_runner(runner, name, reference)
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
@@ -161,50 +162,8 @@ def _load_baseline(
         layers,
         context,
         _decoder_config(model, layers),
-        _CheckedModel(name, runner, info, contents, _token_bytes(model)),
+        CheckedModel(name, runner, reference, info, contents, token_bytes(model)),
     )
-
-
-def _with_cache(model: _CheckedModel, config: EngineConfig) -> RunnableModel:
-    """The model with keys and values for streams."""
-    info, old = model.info, model.runner.cache
-    assert info.context_length is not None
-    shapes, reserved = [shape for _, shape in old.layers], _graph_bytes(model, config)
-    blocks = cache_blocks(
-        model.name, shapes, info.context_length, old.dtype, old.device, config, CHECK_BLOCKS, reserved
-    )
-    cache = allocate(model.name, old.layers, blocks, old.dtype, old.device)
-    context = min(info.context_length, blocks * BLOCK_TOKENS + 1)
-    shown = replace(info, context_length=context, dtype=config.quantize or info.dtype)
-    return RunnableModel(replace(model.runner, cache=cache), blocks, shown, model.contents)
-
-
-def _graph_bytes(model: _CheckedModel, config: EngineConfig) -> int:
-    """Bytes on a GPU that CUDA graphs will need, and what they sample with; 0 without any."""
-    if type(model.runner) is ModelRunner:
-        return 0
-    from lmtool.engine.cuda.graphs import graph_bytes
-
-    info, rows = model.info, config.max_streams
-    assert info.context_length is not None
-    assert info.vocab_size is not None
-    layers = len(model.runner.cache.layers)
-    kept = graph_bytes(rows, info.context_length, info.vocab_size, layers, model.token_bytes)
-    return kept + rows * info.vocab_size * _SAMPLING_BYTES
-
-
-_SAMPLING_BYTES = 8
-"""Of a row and a token of the vocabulary: how often the stream has it, and a copy of its logit."""
-
-
-def _token_bytes(model: PreTrainedModel) -> int:
-    """See `_CheckedModel.token_bytes`."""
-    text = model.config.get_text_config()
-    hidden, inner, experts = (
-        size if isinstance(size := getattr(text, name, None), int) else usual
-        for name, usual in (("hidden_size", 8192), ("intermediate_size", 32768), ("num_experts_per_tok", 1))
-    )
-    return int(model.dtype.itemsize * (8 * hidden + 3 * inner * experts))
 
 
 def _contents(model: PreTrainedModel) -> str | None:
@@ -228,14 +187,21 @@ def _decoder_config(model: PreTrainedModel, layers: list[RecordedLayer]) -> Deco
 
 
 def paged_runner(
-    runner: ModelRunner, layers: Iterable[RecordedLayer], dtype: torch.dtype, *, deterministic: bool
+    runner: ModelRunner,
+    layers: Iterable[RecordedLayer],
+    dtype: torch.dtype,
+    *,
+    deterministic: bool,
+    own_kernels: bool = False,
 ) -> ModelRunner:
     """A `CudaRunner` in place of `runner`, whose cache must be a `PagedCache`; `runner` where no kernel works here.
+
+    own_kernels: no library's attention, also where that works.
 
     Raises `ModelLoadError` for `deterministic` where no kernel works.
     """
     cases = dict.fromkeys(_attention_case(layer) for layer in layers)
-    backend = choose_backend(list(cases), dtype, runner.device, deterministic=deterministic)
+    backend = choose_backend(list(cases), dtype, runner.device, deterministic=deterministic or own_kernels)
     if backend is None:
         if deterministic:
             raise ModelLoadError("--deterministic needs Triton, which does not work here", "leave --deterministic out")
@@ -259,7 +225,7 @@ def _attention_case(layer: RecordedLayer) -> AttentionCase:
     return AttentionCase(layer.heads, layer.shape.kv_heads, layer.shape.key_dim, layer.shape.value_dim, params)
 
 
-def _packed(baseline: _Baseline) -> _CheckedModel | None:
+def _packed(baseline: _Baseline) -> CheckedModel | None:
     """The model with layers of ours in it; None if it cannot do with them and must be loaded again."""
     runner = baseline.checked.runner
     rows = prepare_linears(baseline.model, runner.device)
@@ -290,24 +256,29 @@ def _llama_config(baseline: _Baseline) -> DecoderConfig | None:
     return config if config is not None and not config.is_gpt2 and one_dtype else None
 
 
-def _llama(baseline: _Baseline, config: DecoderConfig) -> _CheckedModel | None:
-    """The Llama pass over the model's weights, which it loses; None if the logits differ."""
+def _llama(baseline: _Baseline, config: DecoderConfig, quantize: str | None) -> CheckedModel | None:
+    """The Llama pass over the model's weights, which it loses; None if the logits differ. quantize: None or `fp8`."""
     runner = baseline.checked.runner
     products = config.products[:-1] * len(config.windows) + config.products[-1:]
     packed = runner.device.type == "cpu" and packing_pays(products, baseline.model.dtype)
     frequencies = baseline.model.get_submodule("model.rotary_emb").get_buffer("inv_freq")
     weights = _take_weights(baseline.model)
-    fused = fused_llama(runner, config, weights, frequencies, baseline.context)
+    fused = fused_llama(runner, config, weights, frequencies, baseline.context, fp8=quantize == "fp8")
     forward = fused or LlamaForward(config, weights, frequencies, baseline.context, packed=packed)
     runner.cache.rename(forward.layers)
     rows = PACKED_MIN_ROWS if packed else runner.min_rows
-    return _if_equal(
-        baseline, replace(_with_products(runner, rows), forward=forward), "runs through transformers' modules"
-    )
+    otherwise = "cannot be quantized" if quantize else "runs through transformers' modules"
+    return _if_equal(baseline, replace(_with_products(runner, rows), forward=forward), otherwise, quantize)
 
 
 def fused_llama(
-    runner: ModelRunner, config: DecoderConfig, weights: dict[str, Tensor], frequencies: Tensor, context: int
+    runner: ModelRunner,
+    config: DecoderConfig,
+    weights: dict[str, Tensor],
+    frequencies: Tensor,
+    context: int,
+    *,
+    fp8: bool = False,
 ) -> CudaLlamaForward | None:
     """The Llama pass of fused GPU kernels over the weights; None, and nothing taken, without a `CudaRunner`."""
     if type(runner) is ModelRunner:
@@ -316,7 +287,7 @@ def fused_llama(
     from lmtool.engine.cuda.runner import CudaRunner
 
     assert isinstance(runner, CudaRunner)
-    return CudaLlamaForward(config, weights, frequencies, context, deterministic=runner.deterministic)
+    return CudaLlamaForward(config, weights, frequencies, context, deterministic=runner.deterministic, fp8=fp8)
 
 
 def _with_products(runner: ModelRunner, rows: int) -> ModelRunner:
@@ -335,7 +306,7 @@ def _take_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def _if_equal(
     baseline: _Baseline, runner: ModelRunner, otherwise: str, quantized: str | None = None
-) -> _CheckedModel | None:
+) -> CheckedModel | None:
     try:
         check_runner(runner, baseline.name, baseline.reference, QUANTIZED[quantized] if quantized else None)
     except ModelLoadError as problem:

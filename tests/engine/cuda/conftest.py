@@ -21,7 +21,6 @@ import transformers
 
 from lmtool.engine import transformers_forward
 from lmtool.engine.config import EngineConfig
-from lmtool.engine.cuda import attention_backends as backends
 from lmtool.engine.decoder_config import decoder_config
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import PagedCache
@@ -119,9 +118,10 @@ def checkpoint(checkpoint, tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture(autouse=INTERPRETED)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program takes the interpreter milliseconds: cut texts into two parts at most, not into 32."""
-    monkeypatch.setattr(backends, "_PROGRAMS", 8)
-    monkeypatch.setattr(backends, "_FIXED_SPLITS", 2)
+    """A program takes the interpreter milliseconds: no more of them than some tens."""
+    from lmtool.engine.cuda.kernels import decode_attention
+
+    monkeypatch.setattr(decode_attention, "_PROGRAMS", 8)
 
 
 @pytest.fixture
@@ -133,8 +133,11 @@ def runner_of(checkpoint, device) -> Callable[..., tuple[CudaRunner, Reference, 
     return partial(make_runner, checkpoint, device)
 
 
-def make_runner(checkpoint, device, architecture="llama", *, blocks=64, deterministic=False):
-    """See `runner_of`: the runner, transformers' own logits, and the model's configuration."""
+def make_runner(checkpoint, device, architecture="llama", *, blocks=64, deterministic=False, fp8=False, change=None):
+    """See `runner_of`: the runner, transformers' own logits, and the model's configuration.
+
+    fp8: with weights of eight bits. change: called with the weights before they are taken.
+    """
     transformers_forward.register()
     name = str(checkpoint(architecture))
     model = transformers.AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager").to(device)
@@ -148,7 +151,9 @@ def make_runner(checkpoint, device, architecture="llama", *, blocks=64, determin
         if shape is not None and not shape.is_gpt2:
             frequencies = model.get_submodule("model.rotary_emb").get_buffer("inv_freq")
             weights = {name: parameter.data for name, parameter in model.named_parameters()}
-            forward = fused_llama(runner, shape, weights, frequencies, CONTEXT)
+            if change is not None:
+                change(weights)
+            forward = fused_llama(runner, shape, weights, frequencies, CONTEXT, fp8=fp8)
             assert forward is not None
             cache.rename(forward.layers)
             runner = replace(runner, forward=forward)

@@ -136,13 +136,6 @@ def test_our_own_works(device, dtype, monkeypatch):
     assert chosen.own
 
 
-@pytest.mark.parametrize(("programs", "splits"), [(1, 32), (8, 32), (64, 16), (512, 2), (1024, 1), (5000, 1)])
-def test_splits(programs, splits, monkeypatch):
-    """Few rows are cut into many parts, many rows into few."""
-    monkeypatch.setattr(backends, "_PROGRAMS", 1024)
-    assert backends._splits(programs) == splits
-
-
 CPU_load = torch.device("cpu")
 SHAPE = DecoderConfig("LlamaForCausalLM", 101, 32, 48, 4, 2, 8, 1e-6, tied=False, windows=(None,))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmtool.engine import transformers_loader as loader
+from lmtool.engine import checked_model
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.kv_cache import PagedCache
 from lmtool.engine.model_runner import ModelRunner
@@ -14,10 +14,10 @@ from lmtool.engine.sequence import Sequence
 from lmtool.types import ModelInfo
 
 
-def checked(runner):
+def checked(runner, reference=None):
     """A model that passed its check."""
     info = ModelInfo("small", "", "transformers", vocab_size=101, context_length=256)
-    return loader._CheckedModel("small", runner, info, None, token_bytes=1000)
+    return checked_model.CheckedModel("small", runner, reference, info, None, token_bytes=1000)
 
 
 @pytest.mark.cuda
@@ -27,9 +27,9 @@ def test_another_cache_for_the_same_layers(runner_of, monkeypatch):
 
     runner, *_ = runner_of("small")
     reserved = []
-    monkeypatch.setattr(loader, "cache_blocks", lambda *arguments: reserved.append(arguments[-1]) or 9)
+    monkeypatch.setattr(checked_model, "cache_blocks", lambda *arguments: reserved.append(arguments[-1]) or 9)
     with torch.inference_mode():
-        model = loader._with_cache(checked(runner), EngineConfig(max_streams=4))
+        model = checked_model.with_cache(checked(runner), EngineConfig(max_streams=4))
         text = Sequence(0, list(range(3, 20)), prompt_length=16, max_length=60, blocks=[3, 4])
         expected = [runner.run(Plan([span])) for span in (Span(text, 0, 16), Span(text, 16, 1))][1]
         model.runner.run(Plan([Span(text, 0, 16)]))
@@ -46,4 +46,4 @@ def test_no_room_for_graphs_that_there_are_not():
     """A runner without CUDA graphs needs none."""
     cache = PagedCache([], 4, torch.float32, torch.device("cpu"))
     plain = ModelRunner(None, cache, torch.device("cpu"), 16, 1)
-    assert loader._graph_bytes(checked(plain), EngineConfig()) == 0
+    assert checked_model._graph_bytes(checked(plain), EngineConfig()) == 0
