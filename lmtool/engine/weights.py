@@ -111,12 +111,12 @@ def _read(name: str, settings: dict[str, Any], device: torch.device) -> tuple[Pr
 
     loaded: Any = None
     if device.type != "cpu":
-        from lmtool.engine.direct_loading import loading_onto
-
         try:
+            from lmtool.engine.direct_loading import loading_onto
+
             with loading_onto(device):
                 loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
-        except (AttributeError, KeyError, NotImplementedError, TypeError) as problem:
+        except (AttributeError, ImportError, KeyError, NotImplementedError, TypeError) as problem:
             _logger.warning("%s is read into the host's memory first: %s: %s", name, type(problem).__name__, problem)
     if loaded is None:
         loaded = AutoModelForCausalLM.from_pretrained(name, **settings)

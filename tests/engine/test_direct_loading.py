@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from transformers import PreTrainedModel, modeling_utils
+from transformers import PreTrainedModel, core_model_loading, modeling_utils
 
 from lmtool.engine.config import EngineConfig
-from lmtool.engine.direct_loading import loading_onto
+from lmtool.engine.direct_loading import copied, loading_onto
 from lmtool.engine.weights import load_model
 
 META = torch.device("meta")
@@ -48,6 +48,23 @@ def test_the_same_weights(architecture, checkpoint):
     assert all(torch.equal(tensor, tensors(direct)[name]) for name, tensor in tensors(plain).items())
 
 
+def test_conversion_is_up_to_the_device():
+    """A tensor is copied as it is in the file: converted on the host, it would be there twice."""
+    moves = []
+
+    class InFile:
+        def __getitem__(self, which):
+            return self
+
+        def to(self, where):
+            moves.append(where)
+            return self
+
+    copied(InFile(), META, torch.bfloat16)
+    copied(InFile(), dtype=torch.float16)
+    assert moves == [META, torch.bfloat16, torch.float16]
+
+
 def test_transformers_is_as_before(checkpoint):
     """Afterwards a load by others is their own again, also when this one failed."""
     convert, finish = (
@@ -59,6 +76,7 @@ def test_transformers_is_as_before(checkpoint):
         raise ValueError("no")
     assert modeling_utils.convert_and_load_state_dict_in_model is convert
     assert vars(PreTrainedModel)["_finalize_model_loading"] is finish
+    assert core_model_loading._materialize_copy is not copied
 
 
 def test_a_transformers_that_works_differently(checkpoint, monkeypatch, caplog):

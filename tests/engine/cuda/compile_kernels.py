@@ -34,6 +34,7 @@ from lmtool.engine.cuda.kernels import e4m3, fixed_matmul, prefill_attention
 from lmtool.engine.cuda.kernels.elementwise import add_norm, silu_mul
 from lmtool.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
 from lmtool.engine.cuda.kernels.logits import apply_masks, logsumexp
+from lmtool.engine.cuda.kernels.sampling import all_logprobs, count_tokens, sample_rows
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that a block may use, by compute capability (8.0, 9.0, 10.0)."""
@@ -161,6 +162,11 @@ def logits(model: Model, rows: int) -> None:
     logsumexp(own)
     words = torch.zeros(1, -(-model.vocabulary // 32), dtype=torch.int32)
     apply_masks(own, torch.zeros(1, dtype=torch.int64), words)
+    table = torch.zeros(rows, 16, dtype=torch.int64)
+    for cuts in (False, True):
+        samples = sample_rows(own, table, words, cuts=cuts)
+    all_logprobs(own, table, words, samples.shapes, torch.zeros(1, dtype=torch.int64))
+    count_tokens(table, samples.results)
 
 
 def everything(model: Model, dtype: torch.dtype, rows: int, width: int) -> None:

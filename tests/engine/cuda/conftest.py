@@ -171,7 +171,14 @@ def engine_on(runner_of) -> Iterator[Callable[..., Engine]]:
             with torch.inference_mode():
                 runner = runner.prepared(streams, CONTEXT)
             assert runner.graphs is not None
-        limits = Limits(max_streams=streams, max_batch_tokens=64, chunk_tokens=16, block_tokens=16, max_scored_rows=512)
+        limits = Limits(
+            max_streams=streams,
+            max_batch_tokens=64,
+            chunk_tokens=16,
+            block_tokens=16,
+            max_scored_rows=512,
+            cache_generated=not deterministic,
+        )
         info = ModelInfo(
             model=architecture,
             constructor="",
