@@ -31,7 +31,6 @@ def test_another_cache_for_the_same_layers(runner_of, monkeypatch):
 
     runner, *_ = runner_of("small")
     reserved = []
-    monkeypatch.setattr(checked_model, "allocate", lambda _, *arguments: PagedCache(*arguments))  # as on a GPU
     monkeypatch.setattr(checked_model, "cache_blocks", lambda *arguments: reserved.append(arguments[-1]) or 9)
     with torch.inference_mode():
         model = checked_model.with_cache(checked(runner), EngineConfig(max_streams=4))
