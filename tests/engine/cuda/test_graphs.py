@@ -61,6 +61,28 @@ def test_ids_that_only_the_device_knows(runner_of):
         assert torch.equal(graphs.run(lay_out(plan)), known)
 
 
+def test_a_step_that_is_repeated(runner_of):
+    """A step repeated for measurements gives its logits again, and the steps behind it are right."""
+    import torch
+
+    from lmtool.engine.plan import Plan, Span
+
+    runner, *_ = runner_of("small")
+    with torch.inference_mode():
+        recorded = runner.prepared(4, 256)
+        plan = texts_of(runner, 3)
+        logits = recorded.run(plan)
+        expected = logits.clone()
+        for _ in range(20):
+            logits.zero_()
+            recorded.graphs.replay(3)
+        assert torch.equal(logits, expected)
+        for span in plan.spans:
+            span.sequence.tokens.append(9)
+        behind = Plan([Span(span.sequence, 4, 1) for span in plan.spans])
+        torch.testing.assert_close(recorded.run(behind), runner.run(behind), atol=1e-5, rtol=1e-5)
+
+
 class Highest:
     """An epilogue that takes each row's most likely id."""
 
