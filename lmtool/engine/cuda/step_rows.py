@@ -108,6 +108,24 @@ class Layout:
 
 def lay_out(plan: Plan) -> Layout:
     """The rows of a plan."""
+    return _lay_out_decode(plan) or _lay_out_any(plan)
+
+
+def _lay_out_decode(plan: Plan) -> Layout | None:
+    """The rows of a plan in which each text's last id is to be computed, the most frequent one; None for others."""
+    ids, positions, singles = [], [], []
+    for span in plan.spans:
+        sequence, start = span.sequence, span.start
+        tokens = sequence.tokens
+        if span.count != 1 or start + 1 != len(tokens) or start < sequence.prompt_length or not sequence.generates:
+            return None
+        ids.append(tokens[start])
+        positions.append(start)
+        singles.append(sequence)
+    return Layout(ids, positions, singles, [], [], list(range(len(ids))))
+
+
+def _lay_out_any(plan: Plan) -> Layout:
     ids: list[int] = []
     positions: list[int] = []
     singles: list[Sequence] = []

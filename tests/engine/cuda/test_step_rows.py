@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from lmtool.engine.cuda import step_rows
 from lmtool.engine.cuda.step_rows import QUERY_TILE, TABLE_STEP, build, lay_out, lay_out_ahead
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
@@ -76,6 +77,22 @@ def test_steps_that_only_decode():
     assert not lay_out(plan()).decodes
     assert not lay_out(Plan([Span(sequence(1, 20, 20, [1, 2]), 19, 1)])).decodes
     assert not lay_out(Plan([Span(sequence(3, 18, 15, [9, 10]), 15, 2)])).decodes
+
+
+def test_the_last_ids_of_texts():
+    """The shortest way to lay out what most steps are gives the same as that for any step."""
+    spans = [Span(sequence(number, 20 + number, 5, [7, 8]), 19 + number, 1) for number in (2, 3, 4)]
+    assert step_rows._lay_out_decode(Plan(spans)) == step_rows._lay_out_any(Plan(spans))
+    others = [
+        Span(sequence(1, 20, 20, [1, 2]), 19, 1),
+        Span(sequence(1, 20, 5, [1, 2]), 18, 1),
+        Span(sequence(1, 20, 5, [1, 2]), 18, 2),
+        Span(sequence(1, 20, 5, [1, 2], draft=[7]), 20, 1),
+        Span(sequence(1, 20, 5, [1, 2], scoring=True), 19, 1),
+        Span(sequence(1, 20, 5, [1, 2], prefill_only=True), 19, 1),
+    ]
+    for other in others:
+        assert step_rows._lay_out_decode(Plan([*spans, other])) is None
 
 
 def test_steps_ahead():
