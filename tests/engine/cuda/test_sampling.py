@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lmtool.engine import sampler
-from lmtool.engine.penalties import TokenCounts
 from lmtool.engine.sampler import _sampled_rows
 from lmtool.engine.sampling_result import SamplingResult
 from lmtool.engine.sampling_row import Row, RowState
@@ -190,12 +189,6 @@ class TestCounts:
         tokens.append((found.token + 1) % 12)
         other = self.row(tokens, state)
         check(logits[0], other, sampled(logits, [other])[0])
-
-    def test_of_a_stream_that_goes_on(self, device):
-        """Ids generated before count as such, those of the prompt do not."""
-        counts = TokenCounts(torch.zeros(9, dtype=torch.int32, device=device))
-        counts.update([1, 2, 2, 3, 2], 2, 5)
-        assert counts.counts.tolist() == [0, 1, 5, 3, 0, 0, 0, 0, 0]
 
 
 class Halved:
