@@ -51,6 +51,7 @@ class EngineOptions(TypedDict, total=False):
     dtype: str
     kernels: str
     quantize: str | None
+    kv_cache_dtype: str
     max_streams: int
     max_batch_tokens: int | None
     max_context: int | None

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.frozen import made_fast
+
 if TYPE_CHECKING:
     from lmtool.chat_options import ChatOptions
     from lmtool.reasoning import Reasoning, ReasoningFormat, ThoughtMarks, ThoughtSignature
@@ -260,6 +262,7 @@ class ToolCallPart:
     """More of the arguments' JSON text."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class TokenOutput:
     """One event of one stream: a token, an ending, a failure, or a token that ends it.
@@ -353,9 +356,8 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     architecture: str | None = None
-    """The transformers class, such as `LlamaForCausalLM`."""
     parameters: int | None = None
-    """Number of weights."""
+    """The transformers class, such as `LlamaForCausalLM`, and the number of its weights."""
     dtype: str | None = None
     device: str | None = None
     """Such as `bfloat16` and `cuda:0`."""
@@ -370,9 +372,8 @@ class ModelInfo:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library name to version."""
     running: int | None = None
-    """Streams being computed now."""
     waiting: int | None = None
-    """Streams not yet started."""
+    """Streams being computed now, and not yet started."""
     kernels: str | None = None
     """What multiplies the weights on a CPU (`C kernels (AVX512-BF16)`), or computes attention on a GPU (`Triton`)."""
     max_top_logprobs: int | None = None

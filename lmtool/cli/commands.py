@@ -313,6 +313,12 @@ TREE: tuple[Command | Group, ...] = (
                 examples=("lmtool bench kernels --formats bfloat16,int4",),
             ),
             Command(
+                "host",
+                "bench.host",
+                "Measure the engine's own time a step, without a model.",
+                examples=("lmtool bench host --streams 64 --sampling greedy",),
+            ),
+            Command(
                 "gpu",
                 "bench.gpu",
                 "Test and measure lmtool on a GPU; all figures in one file.",

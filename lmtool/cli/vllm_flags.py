@@ -40,7 +40,6 @@ ENGINE = {
     "--swap-space": "leave it out: nothing is swapped",
     "--cpu-offload-gb": "leave it out: weights stay on one device",
     "--speculative-config": "leave it out: drafts are made without a second model",
-    "--kv-cache-dtype": "leave it out: keys and values have the type of the weights",
     "--load-format": "leave it out: safetensors are read",
     "--max-lora-rank": "merge the adapter into the weights",
     "--pipeline-parallel-size": "leave it out, or --backend vllm",
@@ -92,7 +91,6 @@ DEFAULTS: Mapping[str, frozenset[str]] = {
     "--block-size": frozenset({"16"}),
     "--swap-space": frozenset({"4", "0"}),
     "--cpu-offload-gb": frozenset({"0"}),
-    "--kv-cache-dtype": frozenset({"auto"}),
     "--load-format": frozenset({"auto", "safetensors"}),
     "--max-lora-rank": frozenset({"16"}),
     "--pipeline-parallel-size": frozenset({"1"}),
@@ -163,6 +161,7 @@ class _Words:
             (("--tensor-parallel-size", "-tp"), self._devices),
             (SWITCHES, lambda name: [SWITCHES[name]] if SWITCHES[name] else []),
             (RENAMED, self._renamed),
+            (("--kv-cache-dtype",), self._cache_dtype),
             (ENGINE, self._engine),
             (ENGINE_SWITCHES, self._engine_switch),
             (ELSEWHERE, lambda name: _refuse(name, ELSEWHERE[name])),
@@ -227,6 +226,13 @@ class _Words:
         if self._vllm:
             return _backend_option({"-pp": "--pipeline-parallel-size"}.get(name, name), value)
         return [] if value in DEFAULTS.get(name, ()) else _refuse(name, ENGINE[name])
+
+    def _cache_dtype(self, name: str) -> list[str]:
+        """An option of both; vLLM has more values, and two names for one of ours."""
+        value = self._value(name)
+        if self._vllm:
+            return _backend_option(name, value)
+        return [name, "fp8" if value == "fp8_e4m3" else value]
 
     def _engine_switch(self, name: str) -> list[str]:
         if self._vllm:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +15,13 @@ from lmtool.engine.attention import Group
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from numpy.typing import NDArray
 
-    from lmtool.engine.plan import Plan, Span
+    from lmtool.engine.plan import Plan
+
+_Unit: TypeAlias = "tuple[int, int, list[int]]"
+"""Consecutive queries of one stream that go through attention together: the row and the position of the first one, and
+the stream's blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +51,34 @@ def build(plan: Plan, chunk_tokens: int, min_rows: int, device: torch.device) ->
     """
     ids: list[int] = []
     positions: list[int] = []
-    slots: list[int] = []
+    blocks: list[int] = []
     logit_rows: list[int] = []
     units: dict[tuple[int, int], list[_Unit]] = defaultdict(list)
     for span in plan.spans:
-        sequence = span.sequence
-        row = len(ids)
-        ids.extend(sequence.ids(span.start, span.end))
-        positions.extend(range(span.start, span.end))
-        slots.extend(
-            sequence.blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
-            for position in range(span.start, span.end)
-        )
-        logit_rows.extend(row + position - span.start for position in span.logits)
-        for unit in _units(span, row, chunk_tokens):
-            units[unit.count, padded_blocks(unit.start + unit.count)].append(unit)
+        sequence, start, row = span.sequence, span.start, len(ids)
+        own, end = sequence.blocks, start + span.count
+        ids += sequence.ids(start, end)
+        for position in range(start, end):
+            positions.append(position)
+            blocks.append(own[position // BLOCK_TOKENS])
+        needed = span.logits
+        logit_rows += range(row + needed.start - start, row + needed.stop - start)
+        last = sequence.chunked_length
+        while start < end:  # cut at the multiples of `chunk_tokens`, and generated positions one by one
+            count = 1 if start >= last else min((start // chunk_tokens + 1) * chunk_tokens, end, last) - start
+            units[count, padded_blocks(start + count)].append((row, start, own))
+            start, row = start + count, row + count
     padding = max(min_rows - len(ids), 0)
+    whole_batch = len(units) == 1 and not padding
     groups = [
-        _group(members, blocks, whole_batch=len(units) == 1 and not padding, device=device)
-        for (_, blocks), members in units.items()
+        _group(members, queries, width, whole_batch=whole_batch, device=device)
+        for (queries, width), members in units.items()
     ]
     rows = logit_rows + logit_rows[-1:] * max(min_rows - len(logit_rows), 0)
+    slots = np.array(blocks, np.int64) * BLOCK_TOKENS + np.array(positions, np.int64) % BLOCK_TOKENS
 
-    def tensor(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+    def tensor(values: list[int] | NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(np.array(values, np.int64)).to(device)
 
     return Batch(
         input_ids=tensor(ids + [0] * padding).unsqueeze(0),
@@ -81,6 +91,7 @@ def build(plan: Plan, chunk_tokens: int, min_rows: int, device: torch.device) ->
     )
 
 
+@functools.lru_cache(4096)
 def padded_blocks(positions: int) -> int:
     """How many blocks a unit that ends behind this position reads: a fixed ladder, at most a quarter too many.
 
@@ -91,38 +102,23 @@ def padded_blocks(positions: int) -> int:
     return -(-blocks // step) * step
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """Consecutive queries of one stream that go through attention together."""
+def _group(units: list[_Unit], queries: int, width: int, *, whole_batch: bool, device: torch.device) -> Group:
+    """Units of as many queries each, over `width` blocks."""
+    table: list[int] = []
+    for _, _, blocks in units:
+        table += blocks[:width]
+        table += [0] * (width - len(blocks))
+    consecutive = len(units) == 1 and table == list(range(table[0], table[0] + width))
+    following = np.arange(queries)
 
-    row: int
-    start: int
-    count: int
-    blocks: list[int]
+    def tensor(first: list[int]) -> Tensor:
+        """[N, Q]: these numbers and those that follow each."""
+        return torch.from_numpy(np.array(first, np.int64)[:, None] + following).to(device)
 
-
-def _units(span: Span, row: int, chunk_tokens: int) -> Iterator[_Unit]:
-    """Cut a span at the multiples of `chunk_tokens`, and its generated positions one by one."""
-    start = span.start
-    while start < span.end:
-        count = 1
-        if start < span.sequence.chunked_length:
-            cut = (start // chunk_tokens + 1) * chunk_tokens
-            count = min(cut, span.end, span.sequence.chunked_length) - start
-        yield _Unit(row + start - span.start, start, count, span.sequence.blocks)
-        start += count
-
-
-def _group(units: list[_Unit], blocks: int, *, whole_batch: bool, device: torch.device) -> Group:
-    rows = [row for unit in units for row in range(unit.row, unit.row + unit.count)]
-    table = [block for unit in units for block in (unit.blocks[:blocks] + [0] * (blocks - len(unit.blocks)))]
-    consecutive = len(units) == 1 and table == list(range(table[0], table[0] + blocks))
     return Group(
-        rows=None if whole_batch else torch.tensor(rows, dtype=torch.int64, device=device),
-        positions=torch.tensor(
-            [list(range(unit.start, unit.start + unit.count)) for unit in units], dtype=torch.int64, device=device
-        ),
-        table=torch.tensor(table, dtype=torch.int64, device=device),
+        rows=None if whole_batch else tensor([row for row, _, _ in units]).flatten(),
+        positions=tensor([start for _, start, _ in units]),
+        table=torch.from_numpy(np.array(table, np.int64)).to(device),
         first_block=table[0] if consecutive else None,
-        span=blocks * BLOCK_TOKENS,
+        span=width * BLOCK_TOKENS,
     )

@@ -6,13 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
+from lmtool.engine.device_memory import cache_room
 from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, PagedCache, block_bytes
 from lmtool.errors import OutOfMemoryError, ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
+    from torch import Tensor
 
     from lmtool.engine.config import EngineConfig
 
@@ -21,9 +23,6 @@ _CPU_SHARE = 0.4
 
 _CPU_CONTEXTS = 32
 """Full contexts of keys and values for which there is room on a CPU: streams share it, and what does not fit waits."""
-
-_CUDA_SHARE = 0.85
-"""The same on a GPU, where the rest is for the activations of a step."""
 
 
 def cache_blocks(
@@ -34,16 +33,21 @@ def cache_blocks(
     device: torch.device,
     config: EngineConfig,
     fewest: int,
+    reserved: int = 0,
 ) -> int:
     """How many blocks the key-value cache of a model gets, at least `fewest`.
 
-    context: most tokens of a stream. Raises `OutOfMemoryError` or `ResourceError` when it would be fewer.
+    context: most tokens of a stream. reserved: bytes on a GPU that CUDA graphs will need. There, call it last, when the
+    weights have their final form. Raises `OutOfMemoryError` or `ResourceError` when it would be fewer.
     """
     size = block_bytes(shapes, dtype)
     contexts = config.max_streams if device.type == "cuda" else min(config.max_streams, _CPU_CONTEXTS)
     most = max(contexts * -(-context // BLOCK_TOKENS), fewest)
     if config.kv_cache_bytes is None:
-        blocks = min(int(_free_bytes(device)) // size, most)
+        room = _free_bytes()
+        if device.type == "cuda":
+            room = cache_room(device, reserved)
+        blocks = min(int(room) // size, most)
         if blocks < fewest:
             raise OutOfMemoryError(f"{name} leaves no memory for keys and values", "choose a smaller model or dtype")
         return blocks
@@ -57,9 +61,8 @@ def cache_blocks(
     return blocks
 
 
-def _free_bytes(device: torch.device) -> float:
-    if device.type == "cuda":
-        return _CUDA_SHARE * torch.cuda.mem_get_info(device)[0]
+def _free_bytes() -> float:
+    """Of a CPU's memory."""
     return _CPU_SHARE * min(_free_ram(), _cgroup_limit())
 
 
@@ -79,11 +82,23 @@ def _cgroup_limit() -> float:
 
 
 def allocate(
-    name: str, layers: Sequence[tuple[object, LayerShape]], blocks: int, dtype: torch.dtype, device: torch.device
+    name: str,
+    layers: Sequence[tuple[object, LayerShape]],
+    blocks: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    scales: Sequence[Tensor] | None = None,
+    *,
+    paged: bool = False,
 ) -> KVCache:
-    """The cache, on a GPU a `PagedCache`. Raises `OutOfMemoryError` when there is no memory for it."""
+    """The cache, a `PagedCache` on a GPU or if asked for one, with these scales.
+
+    Raises `OutOfMemoryError` when there is no memory for it.
+    """
     try:
-        return (PagedCache if device.type == "cuda" else KVCache)(layers, blocks, dtype, device)
+        if device.type == "cuda" or paged:
+            return PagedCache(layers, blocks, dtype, device, scales)
+        return KVCache(layers, blocks, dtype, device)
     except (RuntimeError, MemoryError) as problem:
         size = blocks * block_bytes((shape for _, shape in layers), dtype)
         raise OutOfMemoryError(

@@ -38,13 +38,24 @@ class EngineConfig:
     them; `none`: torch's operators only."""
     quantize: str | None = option(
         None,
-        "Quantize weights: int8, int4 (CPU only; outputs differ slightly, those of int4 more).",
+        "Quantize weights: int8, int4 on a CPU, fp8 on a GPU. Outputs differ slightly, those of int4 more.",
         PANEL,
         metavar="TYPE",
-        choices=("int8", "int4"),
+        choices=("int8", "int4", "fp8"),
     )
     """`int8` stores weights as bytes, one scale for 32 inputs of an output, and rounds activations to bytes in groups
-    of 32. `int4` stores them in half a byte, the head as int8. Blocks of a GGUF file that are as narrow stay."""
+    of 32. `int4` stores them in half a byte, the head as int8. Blocks of a GGUF file that are as narrow stay. `fp8`
+    stores those of layers as e4m3, one scale for each output; where the GPU multiplies e4m3, activations are rounded
+    with one for each row.
+    """
+    kv_cache_dtype: str = option(
+        "auto",
+        "Type of keys and values: auto (the model's), fp8 (on a GPU: twice as many fit).",
+        PANEL,
+        metavar="TYPE",
+        choices=("auto", "fp8"),
+    )
+    """`fp8`: e4m3, one scale for each head of a layer, measured on a short text when the model is loaded."""
     threads: int | None = option(
         None,
         "CPU threads; 1 for a very small model, else torch's choice.",

@@ -13,7 +13,8 @@ import torch
 
 from lmtool.engine.admission import StreamFactory, clamp_logprobs
 from lmtool.engine.device_loss import raise_if_lost, step_error
-from lmtool.engine.engine_thread import EngineThread, Outbox, stopped_error
+from lmtool.engine.device_memory import release
+from lmtool.engine.engine_thread import EngineThread, Outbox, signal, stopped_error
 from lmtool.engine.idle_memory import IdleMemory
 from lmtool.engine.masks import MaskFiller
 from lmtool.engine.prefix_cache import BlockAllocator, PrefixCache
@@ -81,14 +82,8 @@ class Engine:
         self._on_drained: list[Callable[[], None]] = []
         self._on_lost: Callable[[Exception], None] | None = None
         idle = IdleMemory(self._scheduler, runner.cache, -(-(info.context_length or 0) // limits.block_tokens))
-        self._thread = EngineThread(
-            f"engine {info.model}",
-            runner.device,
-            config.threads,
-            step=self._step_and_flush,
-            finish=self._end_all,
-            rests=idle.rests(),
-        )
+        step, finish, name = self._step_and_flush, self._end_all, f"engine {info.model}"
+        self._thread = EngineThread(name, runner.device, config.threads, step=step, finish=finish, rests=idle.rests())
 
     @property
     def info_now(self) -> ModelInfo:
@@ -152,7 +147,7 @@ class Engine:
         """Accept nothing new and let running streams end; how many still run after this many seconds (0: none)."""
         self._accepting = False
         loop, done = asyncio.get_running_loop(), asyncio.Event()
-        if not self._thread.post(lambda: self._on_drained.append(partial(_signal, loop, done))):
+        if not self._thread.post(lambda: self._on_drained.append(partial(signal, loop, done))):
             return 0
         try:
             await asyncio.wait_for(done.wait(), seconds)
@@ -170,6 +165,7 @@ class Engine:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
+            release()
 
     # All below runs in the engine thread.
 
@@ -240,9 +236,10 @@ class Engine:
         self, runner: ModelRunner, plan: Plan, streams: list[Stream], ahead: RunAheadStep | None
     ) -> SampledStep:
         """Sample from the logits of each stream. ahead: where the logits were begun ahead."""
-        spans = zip(plan.spans, streams, strict=True)
-        sampling = [stream for span, stream in spans if span.end >= len(span.sequence.tokens)]
-        masks = dict if self._masks is None else self._masks.start(sampling)
+        masks: Callable[[], dict[Stream, Tensor]] = dict
+        if self._masks is not None:
+            spans = zip(plan.spans, streams, strict=True)
+            masks = self._masks.start([s for span, s in spans if s.guide and span.end >= len(s.sequence.tokens)])
         logits = runner.run(plan) if ahead is None else ahead.logits
         return sample_step(plan, streams, logits, masks())
 
@@ -257,19 +254,20 @@ class Engine:
             return None  # as a step of its own it may be computed in parts
 
     def _finish_step(self, plan: Plan, streams: list[Stream], tokens: list[list[SampledToken | None]]) -> None:
-        parts = [stream.accept(own, self._info.model) for stream, own in zip(streams, tokens, strict=True)]
+        model, put = self._info.model, self._outbox.put
+        parts = [stream.accept(own, model) for stream, own in zip(streams, tokens, strict=True)]
         reasons = self._scheduler.commit(plan, [[one.token for one in accepted] for accepted, _ in parts])
         for stream, (accepted, problem), reason in zip(streams, parts, reasons, strict=True):
-            last = len(accepted) if problem is None else None
-            for index, one in enumerate(accepted, start=1):
-                self._send(stream, stream.output(one, reason if index == last else None))
+            last = accepted.pop() if accepted and reason is not None and problem is None else None
+            for one in accepted:
+                put(stream.loop, stream.sink, stream.output(one, None))
             if problem is not None:
                 if isinstance(problem, ServerError):  # what its keys and values are, too, is not known
                     self._scheduler.discard(stream.sequence)
                 self._fail([stream], problem)
-            elif reason is not None and not accepted:
-                self._send(stream, stream.ending(reason))
-            elif reason is None and stream.forced_tokens:
+            elif reason is not None:
+                self._send(stream, stream.ending(reason) if last is None else stream.output(last, reason))
+            elif stream.forced_tokens:
                 self._send_forced(stream)
             if stream.guide is not None and stream.guide.slow and accepted and self._alive(stream):
                 self._prefetch_mask(stream, stream.guide)
@@ -386,15 +384,10 @@ class Engine:
     def _flush(self) -> None:
         """Hand over the step's outputs; streams of a closed loop end here."""
         closed = self._outbox.flush()
-        for stream in [s for s in self._streams.values() if s.loop in closed]:
+        for stream in [s for s in self._streams.values() if s.loop in closed] if closed else ():
             self._scheduler.remove(stream.sequence)
             del self._streams[stream.sequence.number]
         if not self._streams:
             for signal in self._on_drained:
                 signal()
             self._on_drained.clear()
-
-
-def _signal(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(done.set)

@@ -9,12 +9,15 @@ import torch
 
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import use_kernels
+from lmtool.engine.device_memory import forgetting_frames
 from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.fingerprint import engine_fingerprint
 from lmtool.engine.gguf.loader import is_gguf, load_gguf
+from lmtool.engine.hardware import check_formats
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.plan import Limits
+from lmtool.engine.sampler import prepare_gpu
 from lmtool.engine.weights import checkpoint_bytes, find_device, import_transformers
 from lmtool.errors import OutOfMemoryError, ResourceError
 from lmtool.types import LoadProgress
@@ -37,7 +40,7 @@ def load_engine(
     config = config or EngineConfig()
     report = on_progress or _silent
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), forgetting_frames():
             engine = _load(model, config, report)
     except ResourceError as problem:
         report(LoadProgress(model, "failed", message=problem.message))
@@ -55,6 +58,7 @@ def load_engine(
 
 def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None]) -> Engine:
     device = find_device(config.device)
+    check_formats(config, device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # of this thread: Triton launches where the thread is
     if config.threads is not None:
@@ -64,6 +68,9 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     loaded = load_embedded(name, config, device, report) if embedded else _load_any(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
     runner = loaded.runner.prepared(config.max_streams, context)
+    if device.type == "cuda" and loaded.info.vocab_size is not None:
+        prepare_gpu(torch.device("cuda", torch.cuda.current_device()), loaded.info.vocab_size, torch.float32)
+    lossless = device.type == "cpu" or config.deterministic
     limits = Limits(
         max_streams=config.max_streams,
         max_batch_tokens=config.max_batch_tokens or (256 if device.type == "cpu" else 2048),
@@ -72,9 +79,9 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         max_scored_rows=512,
         prompt_share=1 if device.type == "cpu" else None,
         free_cuts=runner.free_cuts,
+        cache_generated=runner.free_cuts or not lossless,
         doubling_position=runner.doubling_position,
     )
-    lossless = device.type == "cpu" or config.deterministic
     own = replace(config, speculation=config.speculation and lossless)
     known = loaded.contents
     found = None if known is None else engine_fingerprint(known, loaded.info, config, device)

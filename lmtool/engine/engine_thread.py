@@ -157,7 +157,11 @@ class Outbox:
 
     def put(self, loop: asyncio.AbstractEventLoop, sink: Sink, output: TokenOutput) -> None:
         """Store an output until the next `flush`."""
-        self._outputs[loop].setdefault(sink, []).append(output)
+        outputs = self._outputs[loop]
+        if sink in outputs:
+            outputs[sink].append(output)
+        else:
+            outputs[sink] = [output]
 
     def flush(self) -> set[asyncio.AbstractEventLoop]:
         """Hand everything over; returns the loops that are closed, whose outputs are lost."""
@@ -180,3 +184,9 @@ def _deliver(loop: asyncio.AbstractEventLoop, outputs: _Outputs) -> None:
     """In the loop. A sink must not raise; one that does costs its neighbours nothing."""
     for sink, own in outputs.items():
         loop.call_soon(sink, own)
+
+
+def signal(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
+    """Set an event of a loop from any thread, unless the loop is closed."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(done.set)

@@ -68,7 +68,13 @@ def engine_fingerprint(contents: str, info: ModelInfo, config: EngineConfig, dev
             "kernels": info.kernels,
             "library": None if library is None else library.digest,
             "threads": torch.get_num_threads() if library is None and device.type == "cpu" else None,
-            "settings": (config.quantize, config.deterministic, config.jump_forward, config.max_logprobs),
+            "settings": (
+                config.quantize,
+                config.kv_cache_dtype,
+                config.deterministic,
+                config.jump_forward,
+                config.max_logprobs,
+            ),
             "versions": {"lmtool": __version__, **info.versions, **_versions()},
         }
     )

@@ -27,6 +27,7 @@ from lmtool.engine.decoder_config import GPT2, LLAMA_FAMILY
 from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
+    from lmtool.engine.config import EngineConfig
     from lmtool.engine.decoder_config import DecoderConfig
 
 _SMALL = 50_000_000
@@ -83,6 +84,32 @@ def kernel_dtype(
     if quantize is not None:
         return {"int8": torch.int8, "int4": INT4_DTYPE}[quantize]
     return dtype if dtype in (torch.float32, torch.bfloat16) else None
+
+
+def check_formats(config: EngineConfig, device: torch.device) -> None:
+    """Raises `ResourceError` for number formats that are asked for and that this device does not compute."""
+    if device.type == "cuda":
+        if config.quantize in {"int8", "int4"}:
+            raise ResourceError(
+                f"--quantize {config.quantize} is for CPUs; the model would run on {device}",
+                "on a GPU weights are quantized with --quantize fp8; or choose --device cpu",
+            )
+        if "fp8" in {config.quantize, config.kv_cache_dtype} and torch.cuda.get_device_capability(device) < (8, 0):
+            raise ResourceError(
+                f"fp8 needs a GPU of compute capability 8.0 or later; {_gpu(device.index or 0)}",
+                "leave --quantize fp8 and --kv-cache-dtype fp8 out",
+            )
+        return
+    if config.quantize == "fp8":
+        raise ResourceError(
+            "--quantize fp8 is for GPUs; the model would run on the CPU",
+            "on a CPU weights are quantized with --quantize int8 or int4",
+        )
+    if config.kv_cache_dtype != "auto":
+        raise ResourceError(
+            f"--kv-cache-dtype {config.kv_cache_dtype} is for GPUs; the model would run on the CPU",
+            "leave it out: on a CPU keys and values are float32",
+        )
 
 
 def computes_bfloat16() -> bool:

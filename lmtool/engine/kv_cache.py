@@ -57,6 +57,7 @@ class KVCache:
         self._key_scratch = _Scratch(dtype, device)
         self._value_scratch = _Scratch(dtype, device)
         self._layers = [layer for layer, _ in layers]
+        self._shapes = [shape for _, shape in layers]
         for shape in dict.fromkeys(shape for _, shape in layers):
             members = [layer for layer, other in layers if other == shape]
             keys = self._allocate(len(members), blocks + 1, shape.kv_heads, shape.key_dim)
@@ -65,6 +66,11 @@ class KVCache:
             for index, layer in enumerate(members):
                 self._place[id(layer)] = (keys[index], values[index])
         self.clear(torch.zeros(1, dtype=torch.int64, device=device))
+
+    @property
+    def layers(self) -> list[tuple[object, LayerShape]]:
+        """An object for each layer, with its shape, in order."""
+        return list(zip(self._layers, self._shapes, strict=True))
 
     def _allocate(self, layers: int, blocks: int, kv_heads: int, size: int) -> Tensor:
         return _empty_on_pages((layers, kv_heads, blocks, BLOCK_TOKENS, size), self.dtype, self.device)
@@ -76,9 +82,19 @@ class KVCache:
             for number in range(pool.shape[0] * pool.shape[1]):
                 give_back_pages(pool.data_ptr() + number * plane + first * block, count * block)
 
+    def free(self) -> None:
+        """Free all of it, also where this object is still referred to; nothing may be read or written afterwards."""
+        self._pools.clear()
+        self._place.clear()
+        self._key_scratch, self._value_scratch = _Scratch(self.dtype, self.device), _Scratch(self.dtype, self.device)
+
     def memory(self, layer: object) -> tuple[Tensor, Tensor]:
         """The layer's own keys [KV, blocks + 1, BLOCK_TOKENS, D] and values [KV, blocks + 1, BLOCK_TOKENS, Dv]."""
         return self._place[id(layer)]
+
+    def scales(self, layer: object) -> Tensor | None:  # noqa: ARG002  # a `PagedCache` may have some
+        """Factors [2, KV] float32 on the layer's stored keys and values; None where they are stored as they are."""
+        return None
 
     def rename(self, layers: Sequence[object]) -> None:
         """Identify the layers by other objects from now on, in the same order."""
@@ -118,7 +134,41 @@ class PagedCache(KVCache):
 
     So a layer's `memory` is [pages, BLOCK_TOKENS, KV, dim], which flash-attn, FlashInfer and our kernels read in place.
     All of it is allocated at once.
+
+    With scales, keys and values are e4m3, in bytes (uint8): what they were, divided by their head's scale and rounded.
     """
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[object, LayerShape]],
+        blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        scales: Sequence[Tensor] | None = None,
+    ) -> None:
+        """See `KVCache`. scales: of each layer, [2, KV] float32; dtype must be uint8 then."""
+        assert (scales is None) == (dtype != torch.uint8)
+        super().__init__(layers, blocks, dtype, device)
+        pairs = zip(layers, scales or [], strict=scales is not None)
+        self._scales = {id(layer): scale for (layer, _), scale in pairs}
+
+    def scales(self, layer: object) -> Tensor | None:
+        """See `KVCache.scales`."""
+        return self._scales.get(id(layer))
+
+    def rename(self, layers: Sequence[object]) -> None:
+        """See `KVCache.rename`."""
+        if self._scales:
+            self._scales = {id(new): self._scales[id(old)] for old, new in zip(self._layers, layers, strict=True)}
+        super().rename(layers)
+
+    def e4m3_scales(self) -> list[Tensor]:
+        """Scales for each layer, [2, KV], with which what is stored now uses a quarter of e4m3's range.
+
+        They are powers of two: but for what is too small or too large, they change no rounding. What is stored later
+        may be four times as large.
+        """
+        return [torch.stack([_e4m3_scale(part) for part in self.memory(layer)]) for layer in self._layers]
 
     def _allocate(self, layers: int, blocks: int, kv_heads: int, size: int) -> Tensor:
         return torch.zeros(layers, blocks, BLOCK_TOKENS, kv_heads, size, dtype=self.dtype, device=self.device)
@@ -142,6 +192,16 @@ class PagedCache(KVCache):
         """See `KVCache.read`."""
         keys, values = self._place[id(layer)]
         return _gathered(keys, table, streams), _gathered(values, table, streams)
+
+
+_E4M3_QUARTER = 112.0
+"""A quarter of the largest number of e4m3."""
+
+
+def _e4m3_scale(pages: Tensor) -> Tensor:
+    """[KV] float32 for [pages, BLOCK_TOKENS, KV, dim]; 1 for a head that stores nothing but zeros."""
+    largest = pages.abs().amax(dim=(0, 1, 3)).float()
+    return torch.where(largest > 0, (largest / _E4M3_QUARTER).log2().ceil().exp2(), 1.0)
 
 
 def _empty_on_pages(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

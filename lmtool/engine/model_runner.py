@@ -51,7 +51,8 @@ class ModelRunner:
         return self
 
     def close(self) -> None:
-        """Free what Python does not free by itself; nothing may be computed afterwards."""
+        """Free keys and values; nothing may be computed afterwards."""
+        self.cache.free()
 
     @property
     def block_bytes(self) -> int | None:

@@ -29,7 +29,10 @@ class Limits:
     one chunk. None: as many as `max_batch_tokens` leaves."""
     free_cuts: bool = False
     """Whether a position's numbers do not depend on which others its step computes: then a prompt is cut wherever a
-    step is full, and generated positions are cached, and recomputed, as prompts are."""
+    step is full."""
+    cache_generated: bool = False
+    """Whether generated positions are cached, and recomputed, as prompts are: where their numbers are those that a
+    prompt's would be, or nobody was promised that they are."""
     doubling_position: int | None = None
     """The position at which a token takes twice as long as at the start of its text, because it attends to all before
     it: a prompt's tokens count accordingly. None: all count the same."""
@@ -53,25 +56,29 @@ class Span:
     @property
     def logits(self) -> range:
         """Positions whose logits are needed: all that predict a scored, a forced, a drafted or an unknown id."""
-        sequence, end = self.sequence, self.start + self.count
+        sequence, start = self.sequence, self.start
+        end = start + self.count
         if sequence.prefill_only:
             return range(end, end)
         first = sequence.prompt_length - 1 if sequence.scoring else len(sequence.tokens) - 1 - sequence.forced_count
-        return range(min(max(self.start, first), end), end)
+        if first > start:
+            start = min(first, end)
+        return range(start, end)
 
     @property
     def yields_one_id(self) -> bool:
         """Whether the logits give the sequence one new id, and nothing else is known to follow."""
         sequence = self.sequence
-        known = bool(sequence.forced_count or sequence.draft)
-        return sequence.generates and not known and self.end == len(sequence.tokens)
+        if sequence.forced_count or sequence.draft or sequence.scoring or sequence.prefill_only:
+            return False
+        return self.start + self.count == len(sequence.tokens)
 
     @property
     def ends_sequence(self) -> bool:
         """Whether the sequence ends once this is computed, whatever is sampled."""
         if not self.sequence.generates:
             return self.end >= self.sequence.target
-        return self.yields_one_id and len(self.sequence.tokens) + 1 >= self.sequence.max_length
+        return len(self.sequence.tokens) + 1 >= self.sequence.max_length and self.yields_one_id
 
 
 @dataclass(slots=True)
@@ -89,4 +96,4 @@ class Plan:
     @property
     def tokens(self) -> int:
         """Positions in all spans."""
-        return sum(span.count for span in self.spans)
+        return sum([span.count for span in self.spans])

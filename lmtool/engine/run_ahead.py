@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
 from lmtool.engine.device_transfer import select_rows
@@ -36,6 +36,8 @@ class RunAheadStep:
         together.
         """
         rows = [row for row, span in enumerate(self.plan.spans) if _is_next(span)]
+        if len(rows) == len(self.plan.spans):
+            return self
         if not rows:
             return None
         return RunAheadStep(Plan([self.plan.spans[row] for row in rows]), select_rows(self.logits, rows))
@@ -43,8 +45,10 @@ class RunAheadStep:
 
 def _is_next(span: Span) -> bool:
     """Whether the span is what its sequence needs next: an ended or preempted one begins at its start."""
-    sequence = span.sequence
-    return not sequence.idle and span.start == sequence.computed and span.end == len(sequence.tokens)
+    sequence, start = span.sequence, span.start
+    if sequence.paused or sequence.awaiting_mask:
+        return False
+    return start == sequence.computed and start + span.count == len(sequence.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,19 @@ class SampledStep:
     def ids(self, ahead: Plan) -> Tensor:
         """[N] int64 on the device: the id that this step yields for each span of the plan made ahead of it."""
         assert self.result is not None
+        tokens = self.result.tokens
+        own = [span.sequence for span in self.plan.spans]
+        if len(tokens) == len(own) and own == [span.sequence for span in ahead.spans]:
+            return tokens
         ends = accumulate(self.counts)
-        row = {span.sequence: end - 1 for span, end in zip(self.plan.spans, ends, strict=True)}
-        return select_rows(self.result.tokens, [row[span.sequence] for span in ahead.spans])
+        row = {sequence: end - 1 for sequence, end in zip(own, ends, strict=True)}
+        return select_rows(tokens, [row[span.sequence] for span in ahead.spans])
 
     def read(self) -> list[list[SampledToken | None]]:
         """The tokens of each span's rows. Waits for the device."""
-        tokens = iter([] if self.result is None else self.result.read())
-        return [list(islice(tokens, count)) for count in self.counts]
+        tokens = [] if self.result is None else self.result.read()
+        ends = accumulate(self.counts)
+        return [tokens[end - count : end] for count, end in zip(self.counts, ends, strict=True)]
 
 
 def sample_step(plan: Plan, streams: Sequence[Stream], logits: Tensor, allowed: Mapping[Stream, Tensor]) -> SampledStep:
@@ -78,4 +87,4 @@ def sample_step(plan: Plan, streams: Sequence[Stream], logits: Tensor, allowed: 
     spans = zip(plan.spans, streams, strict=True)
     parts = [stream.rows(span.logits, allowed.get(stream)) for span, stream in spans]
     rows = list(chain.from_iterable(parts))
-    return SampledStep(plan, [len(part) for part in parts], start_sampling(logits, rows) if rows else None)
+    return SampledStep(plan, list(map(len, parts)), start_sampling(logits, rows) if rows else None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lmtool.engine.plan import Plan, Span
+from lmtool.engine.sequence_blocks import SequenceBlocks
 from lmtool.engine.waiting_queue import WaitingQueue, rank
 
 if TYPE_CHECKING:
@@ -16,21 +16,12 @@ if TYPE_CHECKING:
     from lmtool.engine.plan import Limits
     from lmtool.engine.prefix_cache import BlockAllocator, Prefix, PrefixCache
     from lmtool.engine.sequence import Sequence
+    from lmtool.engine.sequence_blocks import BlockUsage
     from lmtool.types import FinishReason
 
 
 _AHEAD_TOKENS = 256
 """Most tokens of a step that computes nothing but prefills ahead of their prompts."""
-
-
-class BlockUsage(NamedTuple):
-    """Blocks of the key-value cache."""
-
-    total: int
-    used: int
-    """By sequences, those in the prefix cache that one of them uses among these."""
-    cached: int
-    """In the prefix cache, whether a sequence uses them or not."""
 
 
 class Scheduler:
@@ -43,8 +34,7 @@ class Scheduler:
     def __init__(self, limits: Limits, allocator: BlockAllocator, cache: PrefixCache | None = None) -> None:
         """cache: of computed chunks of prompts; None: there is none."""
         self._limits = limits
-        self._allocator = allocator
-        self._cache = cache
+        self._blocks = SequenceBlocks(limits, allocator, cache)
         self._waiting = WaitingQueue()
         self._admitted: list[Sequence] = []
         self.admissions = 0
@@ -63,8 +53,7 @@ class Scheduler:
     @property
     def blocks(self) -> BlockUsage:
         """Who has the blocks now. Safe from any thread."""
-        cached, idle = (0, 0) if self._cache is None else (self._cache.blocks, self._cache.idle_blocks)
-        return BlockUsage(self._allocator.total, self._allocator.total - self._allocator.free - idle, cached)
+        return self._blocks.usage
 
     def place(self, sequence: Sequence) -> int | None:
         """Where a sequence waits in order of service, from 1; None where it does not wait. Safe from any thread."""
@@ -76,7 +65,7 @@ class Scheduler:
 
     def fits(self, positions: int) -> bool:
         """Whether a sequence of this many stored positions can be computed at all, at least alone."""
-        return self._blocks_for(positions) <= self._allocator.total
+        return self._blocks.fits(positions)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence behind those that rank before it, see `WaitingQueue`."""
@@ -85,7 +74,7 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence wherever it is, and free its blocks."""
-        self._release(sequence)
+        self._blocks.release(sequence)
         if sequence in self._waiting:
             self._waiting.remove(sequence)
         if sequence in self._admitted:
@@ -93,32 +82,42 @@ class Scheduler:
 
     def discard(self, sequence: Sequence) -> None:
         """Let no other sequence begin with what was computed of this one."""
-        if self._cache is not None:
-            self._cache.discard(sequence.prefixes)
+        self._blocks.discard(sequence)
 
     def forget(self, keep_blocks: int) -> Iterator[tuple[int, int]]:
-        """Drop cached chunks that nobody uses, the least recently used first, until they hold at most `keep_blocks`.
-
-        Returns runs of blocks whose memory nobody needs then, see `BlockAllocator.take_touched`.
-        """
-        while self._cache is not None and self._cache.idle_blocks > keep_blocks:
-            self._allocator.release(self._cache.evict())
-        return self._allocator.take_touched()
+        """See `SequenceBlocks.forget`."""
+        return self._blocks.forget(keep_blocks)
 
     def plan(self) -> Plan:
         """Choose the next step; no spans when nothing can run."""
         plan = Plan()
-        ready = [s for s in self._admitted if not s.idle and not self._blocked(s, s.computed)]
-        active = [s for s in ready if not s.prefill_only][: self._limits.max_streams]
-        for sequence in [s for s in active if s.decoding]:
+        decoding, prompts, prefills = self._ready()
+        for sequence in decoding:
             self._decode(plan, sequence)
+        if not (prompts or prefills or self._waiting):
+            return plan
         plan.room = self._room(plan)
-        for sequence in [s for s in active if not s.decoding]:
+        for sequence in prompts:
             self._prefill(plan, sequence)
-        self._admit(plan, places=self._limits.max_streams - len(active), prefill_only=False)
+        places = self._limits.max_streams - len(decoding) - len(prompts)
+        self._admit(plan, places, prefill_only=False)
         if not any(not s.prefill_only for s in self._waiting):
-            self._prefill_ahead(plan, [s for s in ready if s.prefill_only])
+            self._prefill_ahead(plan, prefills)
         return plan
+
+    def _ready(self) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+        """Admitted sequences that can run: decoding ones, prompts, and those that only prefill ahead of others."""
+        decoding: list[Sequence] = []
+        prompts: list[Sequence] = []
+        prefills: list[Sequence] = []
+        for sequence in self._admitted:
+            if sequence.paused or sequence.awaiting_mask or self._blocked(sequence, sequence.computed):
+                continue
+            if sequence.prefill_only:
+                prefills.append(sequence)
+            elif len(decoding) + len(prompts) < self._limits.max_streams:
+                (decoding if sequence.decoding else prompts).append(sequence)
+        return decoding, prompts, prefills
 
     def plan_ahead(self, plan: Plan) -> Plan | None:
         """The step behind one that is being computed, if that is known before its outcome is; None otherwise.
@@ -126,15 +125,26 @@ class Scheduler:
         It is known where every sequence to run needs only the one id that `plan` yields, and none must be preempted.
         Sequences that finished or paused meanwhile are dropped at commit.
         """
+        places, block_tokens = self._limits.max_streams, self._limits.block_tokens
         spans = {span.sequence: span for span in plan.spans}
-        running = [s for s in self._admitted if not s.idle and not (s in spans and spans[s].ends_sequence)]
-        simple = all(s in spans and spans[s].yields_one_id for s in running)
-        missing = sum(max(self._blocks_for(len(s.tokens) + 1) - len(s.blocks), 0) for s in running)
-        newcomers = len(running) < self._limits.max_streams and any(not self._blocked(s, 0) for s in self._waiting)
-        if not 0 < len(running) <= self._limits.max_streams or not simple or newcomers or missing > self._free:
+        ahead, growing = Plan(), []
+        for sequence in self._admitted:
+            if sequence.paused or sequence.awaiting_mask:
+                continue
+            span = spans.get(sequence)
+            if span is None or not (span.yields_one_id or span.ends_sequence):
+                return None
+            length = len(sequence.tokens)
+            if length + 1 >= sequence.max_length:  # it ends, as a text that is scored or a prefill does
+                continue
+            ahead.spans.append(Span(sequence, length, 1))
+            if length >= len(sequence.blocks) * block_tokens:
+                growing.append(sequence)
+        running = len(ahead.spans)
+        newcomers = running < places and any(not self._blocked(s, 0) for s in self._waiting)
+        if not 0 < running <= places or newcomers or len(growing) > self._blocks.free:
             return None
-        ahead = Plan([Span(sequence, len(sequence.tokens), 1) for sequence in running])
-        for sequence in running:
+        for sequence in growing:
             self._reserve(ahead, sequence, len(sequence.tokens) + 1)
         return ahead
 
@@ -142,17 +152,16 @@ class Scheduler:
         """Record a computed step; the reason why each span's sequence ended, None for those that go on.
 
         sampled: the ids that each span's logits gave, from its first position with logits on: forced ones, then those
-        of `Sequence.draft` that were right, then one more. Nothing for SCORE, or for a prompt not yet at its end. Only
-        the last of them may end the sequence. Ended sequences are removed and their blocks freed.
+        of `Sequence.draft` that were right, then one more. Nothing for a prompt not yet at its end; for SCORE they are
+        of no effect. Only the last of them may end the sequence. Ended sequences are removed and their blocks freed.
         """
         reasons: list[FinishReason | None] = []
+        chunk_tokens, cache_chunks = self._limits.chunk_tokens, self._blocks.cache_chunks
         for span, ids in zip(plan.spans, sampled, strict=True):
             sequence = span.sequence
-            sequence.computed = span.end
-            if sequence.generates:
-                sequence.record(ids, span.logits)
-                sequence.computed = min(span.end, max(len(sequence.tokens) - 1, 0))
-            self._cache_chunks(sequence)
+            sequence.record(ids, span.start, span.start + span.count)
+            if sequence.computed >= (len(sequence.prefixes) + 1) * chunk_tokens:
+                cache_chunks(sequence)
             reason = sequence.finish_reason(recorded=bool(ids))
             if reason is not None:
                 self.remove(sequence)
@@ -161,22 +170,24 @@ class Scheduler:
 
     def _decode(self, plan: Plan, sequence: Sequence) -> None:
         """Compute the known ids, and the draft where there are free blocks for it."""
-        preempted = not sequence.blocks
-        count = min(sequence.remaining, self._limits.chunk_tokens)
-        if preempted or not self._reserve(plan, sequence, sequence.computed + count):
+        start, limits = sequence.computed, self._limits
+        count = min(sequence.remaining, limits.chunk_tokens)
+        room = len(sequence.blocks) * limits.block_tokens  # none where it was preempted for another of this step
+        if not room or (start + count > room and not self._reserve(plan, sequence, start + count)):
             return
-        del sequence.draft[self._draft_room(sequence, count) :]
-        count += len(sequence.draft)
-        self._reserve(plan, sequence, sequence.computed + count)
-        plan.spans.append(Span(sequence, sequence.computed, count))
+        if sequence.draft:
+            del sequence.draft[self._draft_room(sequence, count) :]
+            count += len(sequence.draft)
+            self._reserve(plan, sequence, start + count)
+        plan.spans.append(Span(sequence, start, count))
 
     def _room(self, plan: Plan) -> float:
         """What prompts may add to a step with the running streams."""
-        limits = self._limits
-        left = limits.max_batch_tokens - plan.tokens
+        limits, tokens = self._limits, plan.tokens
+        left = limits.max_batch_tokens - tokens
         if limits.prompt_share is None or not plan.spans:
             return left
-        return min(left, max(limits.chunk_tokens, limits.prompt_share * plan.tokens))
+        return min(left, max(limits.chunk_tokens, limits.prompt_share * tokens))
 
     def _price(self, position: int) -> float:
         """How much a prompt's token at this position counts."""
@@ -186,7 +197,7 @@ class Scheduler:
         """How many drafted ids can be computed behind `count` known ones."""
         if count < sequence.remaining:
             return 0
-        blocks = len(sequence.blocks) + self._allocator.free
+        blocks = len(sequence.blocks) + self._blocks.allocator.free
         return max(min(blocks * self._limits.block_tokens, sequence.capacity) - len(sequence.tokens), 0)
 
     def _prefill(self, plan: Plan, sequence: Sequence) -> None:
@@ -245,22 +256,18 @@ class Scheduler:
 
     def _next_chunk(self, sequence: Sequence, position: int) -> int:
         """Positions from `position` to the next cut."""
-        last = self._chunked(sequence)
+        last = self._blocks.chunked_length(sequence)
         if position >= last:
             return 1
         cut = (position // self._limits.chunk_tokens + 1) * self._limits.chunk_tokens
         return min(cut, last) - position
-
-    def _chunked(self, sequence: Sequence) -> int:
-        """Positions that are computed in chunks, and cached."""
-        return sequence.target if self._limits.free_cuts else sequence.chunked_length
 
     def _admit(self, plan: Plan, places: int, *, prefill_only: bool) -> None:
         """Admit waiting sequences in order, while there are places, room in this step, and blocks for all they know."""
         for sequence in self._waiting:
             if sequence.prefill_only != prefill_only:
                 continue
-            cached = self._cached(sequence)
+            cached = self._blocks.cached(sequence)
             start = sum(len(prefix.blocks) for prefix in cached) * self._limits.block_tokens
             if self._blocked(sequence, start) or (places > 0 and self._computed_now(plan, sequence, start)):
                 continue
@@ -274,43 +281,21 @@ class Scheduler:
             self._prefill(plan, sequence)
             places -= 1
 
-    def _cached(self, sequence: Sequence) -> list[Prefix]:
-        """Chunks of the sequence that are in the prefix cache."""
-        if self._cache is None:
-            return []
-        reusable = self._cache.reusable(sequence.prompt_length)
-        return self._cache.match(sequence.tokens, reusable, sequence.cache_salt)
-
     def _computed_now(self, plan: Plan, sequence: Sequence, start: int) -> bool:
         """Whether another sequence of this step computes the chunk from `start` on, so that waiting saves work.
 
         So of many streams with a common beginning the first one computes it, and the others follow when it is done.
         """
         end = start + self._limits.chunk_tokens
-        if self._cache is None or end > self._cache.reusable(sequence.prompt_length):
+        if end > self._blocks.reusable(sequence):
             return False
         return any(
             span.start <= start
             and span.sequence.cache_salt == sequence.cache_salt
-            and end <= min(span.end, self._chunked(span.sequence))
+            and end <= min(span.end, self._blocks.chunked_length(span.sequence))
             and span.sequence.tokens[:end] == sequence.tokens[:end]
             for span in plan.spans
         )
-
-    def _cache_chunks(self, sequence: Sequence) -> None:
-        """Add the chunks that the sequence has just completed to the prefix cache."""
-        if self._cache is None or not sequence.blocks:
-            return
-        size, blocks = self._limits.chunk_tokens, self._limits.chunk_tokens // self._limits.block_tokens
-        whole = min(sequence.computed, self._chunked(sequence)) // size
-        for n in range(len(sequence.prefixes), whole):
-            own = sequence.blocks[n * blocks : (n + 1) * blocks]
-            parent = sequence.prefixes[-1] if sequence.prefixes else sequence.cache_salt
-            prefix = self._cache.add(parent, sequence.tokens[n * size : (n + 1) * size], own)
-            if prefix.blocks != tuple(own):  # another sequence computed the same bits first
-                sequence.blocks[n * blocks : (n + 1) * blocks] = prefix.blocks
-                self._allocator.release(own)
-            sequence.prefixes.append(prefix)
 
     def _make_room(self, sequence: Sequence, cached: list[Prefix]) -> bool:
         """Whether all of the sequence's known positions find blocks; paused sequences are preempted for them.
@@ -322,49 +307,29 @@ class Scheduler:
         What running sequences still need for their known positions is not free, nor is one more block for each of
         them: otherwise a newcomer would be preempted as soon as earlier ones grow.
         """
-        if self._cache is not None:
-            self._cache.acquire(cached)
-            sequence.prefixes = list(cached)
-            sequence.blocks = [block for prefix in cached for block in prefix.blocks]
-            sequence.computed = len(sequence.blocks) * self._limits.block_tokens
+        blocks = self._blocks
+        blocks.begin_with(sequence, cached)
         victims = [s for s in self._admitted if s.paused or s.prefill_only > sequence.prefill_only]
         running = [s for s in self._admitted if s not in victims]
-        reserved = sum(max(self._blocks_for(s.target) - len(s.blocks), 0) + 1 for s in running)
-        needed = reserved + self._blocks_for(sequence.target) - len(sequence.blocks)
-        if needed > self._free + self._would_free(victims):
-            self._release(sequence)
+        reserved = sum(max(blocks.missing(s, s.target), 0) + 1 for s in running)
+        needed = reserved + blocks.missing(sequence, sequence.target)
+        if needed > blocks.free + blocks.freed_by(victims):
+            blocks.release(sequence)
             return False
-        while needed > self._free:
+        while needed > blocks.free:
             self._preempt(victims.pop())
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
         return True
 
-    @property
-    def _free(self) -> int:
-        """Blocks that no sequence uses."""
-        return self._allocator.free + (0 if self._cache is None else self._cache.idle_blocks)
-
-    def _would_free(self, victims: Many[Sequence]) -> int:
-        """Blocks that preempting all of these would free."""
-        users = Counter(prefix for sequence in victims for prefix in sequence.prefixes)
-        shared = sum(len(prefix.blocks) for prefix, count in users.items() if count == prefix.users)
-        return shared + sum(len(sequence.own_blocks) for sequence in victims)
-
     def _reserve(self, plan: Plan, sequence: Sequence, positions: int) -> bool:
         """Give the sequence blocks for its first `positions`; preempts prefills first, then paused, then later ones."""
-        missing = self._blocks_for(positions) - len(sequence.blocks)
+        missing = self._blocks.missing(sequence, positions)
         if missing <= 0:
             return True
-        if missing > self._free and not self._evict_for(plan, sequence, missing):
+        if missing > self._blocks.free and not self._evict_for(plan, sequence, missing):
             return False
-        while missing > self._allocator.free:
-            assert self._cache is not None
-            self._allocator.release(self._cache.evict())
-        blocks = self._allocator.allocate(missing)
-        assert blocks is not None
-        sequence.blocks.extend(blocks)
-        plan.fresh_blocks.extend(blocks)
+        plan.fresh_blocks.extend(self._blocks.extend(sequence, missing))
         return True
 
     def _evict_for(self, plan: Plan, sequence: Sequence, missing: int) -> bool:
@@ -372,9 +337,9 @@ class Scheduler:
         others = [s for s in self._admitted if s.blocks and s is not sequence]
         later = [s for s in others if rank(s) > rank(sequence) and not s.paused]
         victims = sorted(later + [s for s in others if s.paused], key=lambda s: s.prefill_only)
-        if missing > self._free + self._would_free(victims):
+        if missing > self._blocks.free + self._blocks.freed_by(victims):
             return False
-        while missing > self._free:
+        while missing > self._blocks.free:
             victim = victims.pop()
             plan.spans = [span for span in plan.spans if span.sequence is not victim]
             self._preempt(victim)
@@ -382,16 +347,6 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Send an admitted sequence back into the queue; what was computed will be computed again."""
-        self._release(sequence)
+        self._blocks.release(sequence)
         self._admitted.remove(sequence)
         self._waiting.rejoin(sequence)
-
-    def _release(self, sequence: Sequence) -> None:
-        self._allocator.release(sequence.own_blocks)
-        if self._cache is not None:
-            self._cache.release(sequence.prefixes)
-        sequence.blocks, sequence.prefixes, sequence.draft = [], [], []
-        sequence.recompute_to, sequence.computed = max(sequence.recompute_to, sequence.computed), 0
-
-    def _blocks_for(self, positions: int) -> int:
-        return -(-positions // self._limits.block_tokens)

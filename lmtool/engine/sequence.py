@@ -96,10 +96,12 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether the prompt is computed; ids behind it may be known already, such as those a constraint forced."""
-        return not self.scoring and self.computed >= max(self.chunked_length, self.recompute_to)
+        return self.computed >= self.prompt_length and self.computed >= self.recompute_to and not self.scoring
 
     def ids(self, start: int, end: int) -> list[int]:
         """The ids at positions from `start` up to `end`, those of the draft behind the known ones."""
+        if not self.draft:
+            return self.tokens[start:end]
         known = len(self.tokens)
         return self.tokens[start:end] + self.draft[max(start - known, 0) : max(end - known, 0)]
 
@@ -109,19 +111,28 @@ class Sequence:
         agree = (mine == other for mine, other in zip(sampled, expected, strict=False))
         return min(sum(takewhile(bool, agree)) + 1, len(sampled))
 
-    def record(self, ids: Many[int], positions: range) -> None:
-        """Record what the logits at these positions gave: ids known already, then new ones. Clears the draft."""
-        for position, token in zip(positions, ids, strict=False):
-            if position + 1 < len(self.tokens):
-                assert self.tokens[position + 1] == token
-                self.forced_count -= 1
-            else:
-                self.tokens.append(token)
+    def record(self, ids: Many[int], start: int, end: int) -> None:
+        """Record that these positions were computed, up to `end`, and what their logits gave. Clears the draft.
+
+        ids: those forced before, then new ones; of no effect where it does not generate.
+        """
+        self.computed = end
+        if self.scoring or self.prefill_only:
+            return
+        if self.forced_count:
+            forced = min(self.forced_count, len(self.tokens) - 1 - start, len(ids))
+            assert [*ids[:forced]] == self.tokens[len(self.tokens) - self.forced_count :][:forced]
+            self.forced_count -= forced
+            ids = ids[forced:]
+        self.tokens += ids
         self.draft = []
+        known = len(self.tokens)
+        if end >= known:  # what follows was computed of a draft that is wrong
+            self.computed = known - 1
 
     def finish_reason(self, *, recorded: bool) -> FinishReason | None:
         """Why the sequence ends here, None if it goes on. recorded: whether ids were recorded just now."""
-        if not self.generates:
+        if self.scoring or self.prefill_only:
             return None if self.remaining else "stop" if self.scoring else "prefill"
         if not recorded or self.forced_count:
             return None

@@ -52,11 +52,12 @@ class Drafter:
 
         share: what one more row of a step costs, as a part of what the step brings a row without it, see `StepCost`.
         """
-        self._look(tokens)
         count = min(self._worthwhile(share), most)
         if count <= 0 and len(tokens) >= self._next_trial:
             count = min(_TRIAL, most)
-        start = self._after.get(tuple(tokens[-_CONTEXT:])) if count > 0 else None
+        if count <= 0:
+            return []
+        start = self._last_occurrence(tokens)
         if start is None:
             return []
         period = len(tokens) - start
@@ -72,17 +73,20 @@ class Drafter:
 
     def _worthwhile(self, share: float) -> int:
         """How many ids to guess: the last one must come true more often than its row costs."""
-        chance, count = self.acceptance, 0
+        chance = acceptance = self.acceptance
+        count = 0
         while count < _MAX_DRAFT and chance > share:
             count += 1
-            chance *= self.acceptance
+            chance *= acceptance
         return count
 
-    def _look(self, tokens: Sequence[int]) -> None:
-        first = max(self._looked, len(tokens) - _WINDOW, _CONTEXT)
-        for position in range(first, len(tokens)):
-            self._after[tuple(tokens[position - _CONTEXT : position])] = position
-        self._looked = len(tokens)
+    def _last_occurrence(self, tokens: Sequence[int]) -> int | None:
+        """The position behind the last occurrence of the ids at the end, before that; None where there is none."""
+        after, known = self._after, len(tokens)
+        for position in range(max(self._looked, known - _WINDOW, _CONTEXT), known):
+            after[tuple(tokens[position - _CONTEXT : position])] = position
+        self._looked = known
+        return after.get(tuple(tokens[-_CONTEXT:]))
 
 
 _FORGET = 0.98

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from lmtool.engine.sampler import Bias, Row
 from lmtool.engine.sampling_result import SampledToken
+from lmtool.engine.sampling_row import Bias, Row, RowState
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, RequestError, ServerError
 from lmtool.streams import failure
 from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage
@@ -72,43 +72,58 @@ class Stream:
     """When its first step was planned, by `time.perf_counter`."""
     logprob_ids: tuple[int, ...] = ()
     """Ids whose log-probabilities each token has, in place of the most likely ones."""
+    row_state: RowState = field(init=False)
+    """What its rows have in common from step to step."""
+    _counts_tokens: bool = field(init=False)
+    """Whether a penalty needs `counts`."""
+    _ids_known: set[int] = field(default_factory=set)
+    """The different ids of the sequence's first tokens, kept up to date only with a penalty that needs them."""
+    _tokens_known: int = 0
+    """How many tokens that is."""
+
+    def __post_init__(self) -> None:
+        self.row_state = RowState(self.sequence.tokens, self.sequence.prompt_length)
+        self._counts_tokens = self.sampling.presence_penalty != 0 or self.sampling.frequency_penalty != 0
 
     def rows(self, positions: range, allowed: Tensor | None = None) -> list[Row]:
         """The sampler's rows for the logits at these positions of the stream.
 
         allowed: [1 + d, ceil(V / 32)], see `Row`: what may follow the known ids, and each beginning of the draft.
         """
-        tokens, top = self.sequence.tokens, self.top_logprobs
-        known = len(tokens)
-        return [
-            Row(target=tokens[position + 1], top_logprobs=top, logprob_ids=self.logprob_ids)
-            if position + 1 < known
-            else self._sampling_row(position + 1, None if allowed is None else allowed[position + 1 - known])
-            for position in positions
-        ]
+        tokens = self.sequence.tokens
+        known, rows = len(tokens), []
+        for position in positions:
+            index = position + 1
+            if index < known:
+                row = Row(target=tokens[index], top_logprobs=self.top_logprobs, logprob_ids=self.logprob_ids)
+            else:
+                row = self._sampling_row(index, None if allowed is None else allowed[index - known])
+            rows.append(row)
+        return rows
 
     def _sampling_row(self, index: int, allowed: Tensor | None) -> Row:
         """The row from which the id at this index of the stream is sampled."""
         params, sequence = self.sampling, self.sequence
-        pending = sequence.tokens[len(sequence.tokens) - sequence.forced_count :]
-        return Row(
-            params=params,
-            bias=self.bias,
-            top_logprobs=self.top_logprobs,
-            logprob_ids=self.logprob_ids,
-            seed=self.seed,
-            position=index,
-            barred=self._barred(index - sequence.prompt_length, allowed),
-            known_ids=set(sequence.tokens) if params.repetition_penalty != 1 else (),
-            counts=Counter(self.counts) + Counter(pending) if self._counts_tokens and pending else self.counts,
-            output=sequence.tokens[sequence.prompt_length : index] if self.processors is not None else (),
-            processors=self.processors,
-            allowed=allowed,
-        )
+        row = Row(params, None, self.bias, self.top_logprobs, self.seed, index)
+        before = index - sequence.prompt_length
+        if self.guide is not None or before < params.min_tokens:
+            row.barred = self._barred(before, allowed)
+        if params.repetition_penalty != 1:
+            row.known_ids = self._known_ids()
+        if self._counts_tokens:
+            pending = sequence.tokens[len(sequence.tokens) - sequence.forced_count :]
+            row.counts = Counter(self.counts) + Counter(pending) if pending else self.counts
+        if self.processors is not None:
+            row.processors, row.output = self.processors, sequence.tokens[sequence.prompt_length : index]
+        row.allowed, row.logprob_ids, row.state = allowed, self.logprob_ids, self.row_state
+        return row
 
-    @property
-    def _counts_tokens(self) -> bool:
-        return self.sampling.presence_penalty != 0 or self.sampling.frequency_penalty != 0
+    def _known_ids(self) -> set[int]:
+        """The different ids of the sequence."""
+        tokens = self.sequence.tokens
+        self._ids_known.update(tokens[self._tokens_known :])
+        self._tokens_known = len(tokens)
+        return self._ids_known
 
     def _barred(self, before: int, allowed: Tensor | None) -> frozenset[int]:
         """Ids that may not be sampled behind `before` tokens; none where the constraint allows nothing else."""
@@ -137,8 +152,10 @@ class Stream:
         if self.drafter is None or sequence.forced_count or self.mask is not None:
             return []
         draft = self.drafter.propose(sequence.tokens, share, sequence.max_length - 1 - len(sequence.tokens))
+        if not draft:
+            return draft
         draft = list(takewhile(lambda token: token not in sequence.stop_ids, draft))
-        return draft[: self.guide.accepts(draft)] if draft and self.guide is not None else draft
+        return draft[: self.guide.accepts(draft)] if self.guide is not None else draft
 
     def accept(
         self, tokens: Sequence[SampledToken | None], model: str
@@ -148,18 +165,24 @@ class Stream:
         tokens: one for each of the rows. Behind the first that differs from the draft none is valid. A bad row behind
         a draft is left to the next step, which computes it as if nothing had been drafted. model: its name, for errors.
         """
-        if tokens and (problem := self._error()) is not None:
+        good: list[SampledToken] = []
+        for one in tokens:
+            if one is None:
+                break
+            good.append(one)
+        if tokens and (self.guide is not None or self.processors is not None) and (problem := self._error()):
             return [], problem
-        good = [one for one in takewhile(lambda one: one is not None, tokens) if one is not None]
         if tokens and not good:
             return [], self._no_token(model)
-        if self.sequence.scoring:
+        sequence = self.sequence
+        if sequence.scoring:
             return good, None if len(good) == len(tokens) else self._no_token(model)
-        drafted = len(self.sequence.draft)
-        good = good[: self.sequence.count_valid([one.token for one in good])]
+        drafted = len(sequence.draft)
+        if len(good) > 1:  # the first one always is
+            good = good[: sequence.count_valid([one.token for one in good])]
         if drafted and self.drafter is not None:
-            self.drafter.learn(drafted, len(good) - 1, len(self.sequence.tokens) + len(good))
-        return self._advance_guide(good)
+            self.drafter.learn(drafted, len(good) - 1, len(sequence.tokens) + len(good))
+        return (good, None) if self.guide is None else self._advance_guide(good, self.guide)
 
     def _error(self) -> LmtoolError | None:
         """Why nothing may be sampled any more."""
@@ -171,18 +194,16 @@ class Stream:
             return ConstraintError("the constraint and logit_bias together leave no token", "relax one of them")
         return ServerError(f"the model {model} gave logits that are not numbers")
 
-    def _advance_guide(self, good: list[SampledToken]) -> tuple[list[SampledToken], LmtoolError | None]:
+    def _advance_guide(self, good: list[SampledToken], guide: Guide) -> tuple[list[SampledToken], LmtoolError | None]:
         """Advance the constraint over sampled tokens, up to where a step without a draft would have differed."""
-        if self.guide is None:
-            return good, None
         forced = min(self.sequence.forced_count, len(good))  # the constraint is behind these already
         for place in range(forced, len(good)):
             token = good[place].token
-            early_end = token in self.sequence.stop_ids and not self.guide.may_end()
+            early_end = token in self.sequence.stop_ids and not guide.may_end()
             if place > forced and (self.forced_tokens or early_end):
                 return good[:place], None
-            self.guide.advance(token)
-            if problem := self.guide.error():
+            guide.advance(token)
+            if problem := guide.error():
                 return good[:place], problem
             self.forced_tokens = self._forced_next()
         return good, None
@@ -236,19 +257,22 @@ class Stream:
 
     def output(self, sampled: SampledToken, reason: FinishReason | None) -> TokenOutput:
         """The output of one token; the last one if there is a reason."""
-        seed = self._seed_to_tell
+        seed = self._seed_to_tell if self.tells_seed else None
         self.sent += 1
+        token, logprob, top = sampled
         if self._counts_tokens:
-            self.counts[sampled.token] = self.counts.get(sampled.token, 0) + 1
+            self.counts[token] = self.counts.get(token, 0) + 1
+        if reason is None:
+            return TokenOutput(self.stream_id, token, logprob, top, seed=seed)
         return TokenOutput(
             self.stream_id,
-            sampled.token,
-            sampled.logprob,
-            sampled.top_logprobs,
+            token,
+            logprob,
+            top,
             finish_reason=reason,
-            usage=None if reason is None else self.usage(),
-            warnings=() if reason is None or self.guide is None else self.guide.warnings,
-            stopped_by=sampled.token if reason == "stop" and self._stops(sampled.token) else None,
+            usage=self.usage(),
+            warnings=() if self.guide is None else self.guide.warnings,
+            stopped_by=token if reason == "stop" and self._stops(token) else None,
             seed=seed,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,11 +87,57 @@ def _mask(**arguments: Any) -> Tensor | None:  # noqa: ANN401  # transformers' k
     return _active.attender.mask(arguments)
 
 
+def fix_frequencies(model: nn.Module) -> None:
+    """Keep a model's rotary frequencies as they are, which suits texts up to the length that they were made for.
+
+    Those that grow with the text, `dynamic` and `longrope`, are chosen anew in each pass: for that the host waits for
+    the positions, and such a pass cannot be captured. No stream is longer here, see `transformers_loader`.
+    """
+    for module in model.modules():
+        kind = vars(module).get("rope_type")
+        if isinstance(kind, str) and _grows(kind):
+            vars(module)["rope_type"] = "default"
+        elif isinstance(kind, dict):  # by the type of layer
+            vars(module)["rope_type"] = {layer: "default" if _grows(own) else own for layer, own in kind.items()}
+
+
+def _grows(rope_type: str) -> bool:
+    return "dynamic" in rope_type or rope_type == "longrope"
+
+
+_ASKED_OF_DEVICE = frozenset({"nonzero", "where", "tolist", "item"})
+"""Methods that wait for the device."""
+
+
+def host_choices(model: PreTrainedModel) -> str | None:
+    """What a pass of the model decides on the host, so that it cannot be captured, in words; None: nothing known.
+
+    Mixtures of experts whose experts run one after the other, as the host finds tokens for them. Most of transformers'
+    own do not: they multiply groups of tokens on the device.
+    """
+    for module in model.modules():
+        forward = type(module).forward
+        if not type(module).__name__.endswith("Experts"):
+            continue
+        grouped = getattr(getattr(module, "config", None), "_experts_implementation", "eager") != "eager"
+        if hasattr(forward, "__wrapped__") and grouped:  # by transformers' `use_experts_implementation`
+            continue
+        code = getattr(inspect.unwrap(forward), "__code__", None)
+        if code is not None and _ASKED_OF_DEVICE & set(code.co_names):
+            return f"the experts of {type(model).__name__} run one after the other, as the host finds tokens for them"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class TransformersForward:
     """A `Forward` over a transformers model that uses our attention."""
 
     model: PreTrainedModel
+
+    @property
+    def host_choices(self) -> str | None:
+        """Why a pass cannot be captured, see `host_choices`; None: nothing known."""
+        return host_choices(self.model)
 
     def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
         """See `Forward.logits`."""

@@ -20,16 +20,17 @@ from lmtool.engine.batch_invariant import (
     prepare_linears,
     product_name,
 )
-from lmtool.engine.cache_size import allocate, cache_blocks
+from lmtool.engine.cache_size import allocate
+from lmtool.engine.checked_model import CheckedModel, token_bytes, with_cache
 from lmtool.engine.cpu.forward import CompiledForward
 from lmtool.engine.cpu.library import kernels
 from lmtool.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
 from lmtool.engine.cuda.products import make_cublas_deterministic
 from lmtool.engine.decoder_config import matching_config
+from lmtool.engine.device_memory import release
 from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.gguf.loader import gguf_modules, is_gguf
 from lmtool.engine.hardware import kernel_dtype, this_machine
-from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.llama_forward import LlamaForward
 from lmtool.engine.model_runner import CHUNK_TOKENS, ModelRunner, RunnableModel
 from lmtool.engine.selfcheck import (
@@ -60,36 +61,61 @@ def load_transformers(
 ) -> RunnableModel:
     """The model `name` on `device`, its logits compared with those of transformers' plain forward pass.
 
-    The first of these that gives the same: the compiled pass; the Llama pass; transformers' modules with linear layers
-    and activations of ours; its modules as they are. Quantized weights have the compiled pass only. Raises
-    `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
+    Its key-value cache is allocated last, from what the weights in their final form leave. Raises `ModelLoadError`,
+    `ResourceError` or `OutOfMemoryError`.
     """
     transformers_forward.register()
-    deterministic = config.deterministic and device.type == "cuda"
-    if deterministic:
+    if config.deterministic and device.type == "cuda":
         make_cublas_deterministic()
+    return with_cache(_fastest(name, config, device, report), config)
+
+
+def _fastest(
+    name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
+) -> CheckedModel:
+    """The model in the fastest form that gives the same logits, with a cache as large as the check needs.
+
+    The first of these that gives the same: the compiled pass; the Llama pass; transformers' modules with linear layers
+    and activations of ours; its modules as they are. Quantized weights have the compiled pass on a CPU, the Llama pass
+    on a GPU, and no other.
+    """
     baseline = _load_baseline(name, config, device, report)
     if runner := _compiled(baseline, config):
         if model := _if_equal(baseline, runner, "runs without compiled kernels", config.quantize):
-            return _as_quantized(model, config)
+            return model
         del runner, baseline  # or their memory would be missing for the next one
         baseline = _load_baseline(name, config, device, report)  # its weights were taken apart
-    if config.quantize:
+    decoder = _llama_config(baseline)
+    fp8 = config.quantize == "fp8" and type(baseline.checked.runner) is not ModelRunner
+    if config.quantize and (decoder is None or not fp8):
         raise ResourceError(
-            f"{name} cannot be served with --quantize {config.quantize} here",
-            "it needs a CPU, a C compiler, and a GPT-2, Llama, Mistral, Qwen2 or Qwen3 model; or leave --quantize out",
+            f"{name} cannot be served with --quantize {config.quantize} here", _QUANTIZE_NEEDS[device.type]
         )
-    if decoder := _llama_config(baseline):
-        if model := _llama(baseline, decoder):
+    if decoder:
+        if model := _llama(baseline, decoder, config.quantize):
             return model
+        if config.quantize:
+            raise ModelLoadError(
+                f"{name} cannot be served with --quantize {config.quantize}: its logits are too far from its own",
+                "leave --quantize out",
+            )
         del baseline
         baseline = _load_baseline(name, config, device, report)  # its weights were taken apart
-    if deterministic:
+    if config.deterministic and device.type == "cuda":
         raise ModelLoadError(
             f"{name} cannot be served with --deterministic: its layers' own sums depend on the batch",
             "Llama, Mistral, Qwen2 and Qwen3 models can; or leave --deterministic out",
         )
-    return _packed(baseline) or _load_baseline(name, config, device, report).runnable
+    if model := _packed(baseline):
+        return model
+    del baseline
+    return _load_baseline(name, config, device, report).checked
+
+
+_QUANTIZE_NEEDS = {
+    "cpu": "it needs a C compiler, and a GPT-2, Llama, Mistral, Qwen2 or Qwen3 model; or leave --quantize out",
+    "cuda": "it needs Triton, and a Llama, Mistral, Qwen2 or Qwen3 model; or leave --quantize out",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,30 +130,31 @@ class _Baseline:
     """Most tokens of a stream."""
     config: DecoderConfig | None
     """Of a model that our own passes compute."""
-    runnable: RunnableModel
+    checked: CheckedModel
 
 
 def _load_baseline(
     name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
 ) -> _Baseline:
+    release()
     model = (gguf_modules if is_gguf(name) else load_model)(name, config, device, report)
     contents = _contents(model)
     reference = reference_logits(model, name)
+    transformers_forward.fix_frequencies(model)
     context = _context_length(model.config, config)
     layers = record_layers(model, name, context)
-    shapes = [layer.shape for layer in layers]
-    widest = torch.float32 if device.type == "cpu" else model.dtype  # as the compiled pass stores them
-    blocks = cache_blocks(name, shapes, context, widest, device, config, fewest=CHECK_BLOCKS)
-    cache = allocate(name, [(layer.layer, layer.shape) for layer in layers], blocks, model.dtype, device)
+    shapes = [(layer.layer, layer.shape) for layer in layers]
+    cache = allocate(name, shapes, CHECK_BLOCKS, model.dtype, device)
     rows = PLAIN_MIN_ROWS if device.type == "cpu" else 1
     runner = ModelRunner(transformers_forward.TransformersForward(model), cache, device, CHUNK_TOKENS, rows)
     if device.type == "cuda":
-        runner = paged_runner(runner, layers, model.dtype, deterministic=config.deterministic)
+        own = config.deterministic or config.kv_cache_dtype != "auto"
+        runner = paged_runner(runner, layers, model.dtype, deterministic=config.deterministic, own_kernels=own)
     check_runner(runner, name, reference)
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
     vocabulary = min(reference.logits[0].shape[-1], embedding.num_embeddings)
-    info = replace(_info(name, model, vocabulary, min(context, blocks * BLOCK_TOKENS + 1)), kernels=runner.kernels)
+    info = replace(_info(name, model, vocabulary, context), kernels=runner.kernels)
     return _Baseline(
         name,
         model,
@@ -135,7 +162,7 @@ def _load_baseline(
         layers,
         context,
         _decoder_config(model, layers),
-        RunnableModel(runner, blocks, info, contents),
+        CheckedModel(name, runner, reference, info, contents, token_bytes(model)),
     )
 
 
@@ -160,14 +187,21 @@ def _decoder_config(model: PreTrainedModel, layers: list[RecordedLayer]) -> Deco
 
 
 def paged_runner(
-    runner: ModelRunner, layers: Iterable[RecordedLayer], dtype: torch.dtype, *, deterministic: bool
+    runner: ModelRunner,
+    layers: Iterable[RecordedLayer],
+    dtype: torch.dtype,
+    *,
+    deterministic: bool,
+    own_kernels: bool = False,
 ) -> ModelRunner:
     """A `CudaRunner` in place of `runner`, whose cache must be a `PagedCache`; `runner` where no kernel works here.
+
+    own_kernels: no library's attention, also where that works.
 
     Raises `ModelLoadError` for `deterministic` where no kernel works.
     """
     cases = dict.fromkeys(_attention_case(layer) for layer in layers)
-    backend = choose_backend(list(cases), dtype, runner.device, deterministic=deterministic)
+    backend = choose_backend(list(cases), dtype, runner.device, deterministic=deterministic or own_kernels)
     if backend is None:
         if deterministic:
             raise ModelLoadError("--deterministic needs Triton, which does not work here", "leave --deterministic out")
@@ -191,9 +225,9 @@ def _attention_case(layer: RecordedLayer) -> AttentionCase:
     return AttentionCase(layer.heads, layer.shape.kv_heads, layer.shape.key_dim, layer.shape.value_dim, params)
 
 
-def _packed(baseline: _Baseline) -> RunnableModel | None:
+def _packed(baseline: _Baseline) -> CheckedModel | None:
     """The model with layers of ours in it; None if it cannot do with them and must be loaded again."""
-    runner = baseline.runnable.runner
+    runner = baseline.checked.runner
     rows = prepare_linears(baseline.model, runner.device)
     prepare_activations(baseline.model, runner.device)
     return _if_equal(baseline, _with_products(runner, rows), "runs with its own layers only")
@@ -201,7 +235,7 @@ def _packed(baseline: _Baseline) -> RunnableModel | None:
 
 def _compiled(baseline: _Baseline, config: EngineConfig) -> ModelRunner | None:
     """A runner of the compiled pass; None, and nothing taken apart, where the C kernels do not compute the model."""
-    model, old, decoder = baseline.model, baseline.runnable.runner, baseline.config
+    model, old, decoder = baseline.model, baseline.checked.runner, baseline.config
     if old.device.type != "cpu":
         return None
     dtype = kernel_dtype(model.dtype, config.quantize, decoder, this_machine(old.device))
@@ -211,12 +245,8 @@ def _compiled(baseline: _Baseline, config: EngineConfig) -> ModelRunner | None:
     rotary = dict(model.named_buffers()).get("model.rotary_emb.inv_freq")
     forward = CompiledForward(library, decoder, _take_weights(model), rotary, baseline.context, dtype)
     layers = [(layer, decoder.layer_shape) for layer in forward.layers]
-    cache = allocate(baseline.name, layers, baseline.runnable.blocks, torch.float32, old.device)
+    cache = allocate(baseline.name, layers, CHECK_BLOCKS, torch.float32, old.device)
     return forward.runner(cache, old.chunk_tokens)
-
-
-def _as_quantized(model: RunnableModel, config: EngineConfig) -> RunnableModel:
-    return replace(model, info=replace(model.info, dtype=config.quantize)) if config.quantize else model
 
 
 def _llama_config(baseline: _Baseline) -> DecoderConfig | None:
@@ -226,24 +256,29 @@ def _llama_config(baseline: _Baseline) -> DecoderConfig | None:
     return config if config is not None and not config.is_gpt2 and one_dtype else None
 
 
-def _llama(baseline: _Baseline, config: DecoderConfig) -> RunnableModel | None:
-    """The Llama pass over the model's weights, which it loses; None if the logits differ."""
-    runner = baseline.runnable.runner
+def _llama(baseline: _Baseline, config: DecoderConfig, quantize: str | None) -> CheckedModel | None:
+    """The Llama pass over the model's weights, which it loses; None if the logits differ. quantize: None or `fp8`."""
+    runner = baseline.checked.runner
     products = config.products[:-1] * len(config.windows) + config.products[-1:]
     packed = runner.device.type == "cpu" and packing_pays(products, baseline.model.dtype)
     frequencies = baseline.model.get_submodule("model.rotary_emb").get_buffer("inv_freq")
     weights = _take_weights(baseline.model)
-    fused = fused_llama(runner, config, weights, frequencies, baseline.context)
+    fused = fused_llama(runner, config, weights, frequencies, baseline.context, fp8=quantize == "fp8")
     forward = fused or LlamaForward(config, weights, frequencies, baseline.context, packed=packed)
     runner.cache.rename(forward.layers)
     rows = PACKED_MIN_ROWS if packed else runner.min_rows
-    return _if_equal(
-        baseline, replace(_with_products(runner, rows), forward=forward), "runs through transformers' modules"
-    )
+    otherwise = "cannot be quantized" if quantize else "runs through transformers' modules"
+    return _if_equal(baseline, replace(_with_products(runner, rows), forward=forward), otherwise, quantize)
 
 
 def fused_llama(
-    runner: ModelRunner, config: DecoderConfig, weights: dict[str, Tensor], frequencies: Tensor, context: int
+    runner: ModelRunner,
+    config: DecoderConfig,
+    weights: dict[str, Tensor],
+    frequencies: Tensor,
+    context: int,
+    *,
+    fp8: bool = False,
 ) -> CudaLlamaForward | None:
     """The Llama pass of fused GPU kernels over the weights; None, and nothing taken, without a `CudaRunner`."""
     if type(runner) is ModelRunner:
@@ -252,7 +287,7 @@ def fused_llama(
     from lmtool.engine.cuda.runner import CudaRunner
 
     assert isinstance(runner, CudaRunner)
-    return CudaLlamaForward(config, weights, frequencies, context, deterministic=runner.deterministic)
+    return CudaLlamaForward(config, weights, frequencies, context, deterministic=runner.deterministic, fp8=fp8)
 
 
 def _with_products(runner: ModelRunner, rows: int) -> ModelRunner:
@@ -271,13 +306,13 @@ def _take_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def _if_equal(
     baseline: _Baseline, runner: ModelRunner, otherwise: str, quantized: str | None = None
-) -> RunnableModel | None:
+) -> CheckedModel | None:
     try:
         check_runner(runner, baseline.name, baseline.reference, QUANTIZED[quantized] if quantized else None)
     except ModelLoadError as problem:
         _logger.warning("%s %s: %s", baseline.name, otherwise, problem.message)
         return None
-    model = baseline.runnable
+    model = baseline.checked
     return replace(model, runner=runner, info=replace(model.info, kernels=runner.kernels))
 
 

@@ -67,7 +67,7 @@ def load_model(
     name: a local folder, a hub name (downloaded, or taken from the local hub cache), or `random:NAME`.
     Raises `ModelLoadError` (not found, not a causal language model, damaged) or `OutOfMemoryError`.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     from lmtool.engine.load_progress import Progress
 
@@ -80,29 +80,47 @@ def load_model(
     progress = Progress(name, total, on_progress)
     progress.start()
     with load_errors(name, config), _READING, progress.watching():
-        settings = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+        settings: dict[str, Any] = {
+            "revision": config.revision,
+            "trust_remote_code": config.trust_remote_code,
+        }
         model_config = AutoConfig.from_pretrained(name, **settings)
         _check_causal(name, model_config, trusted=config.trust_remote_code)
         stored = getattr(model_config.get_text_config(), "dtype", None)
         dtype = choose_dtype(config.dtype, stored, total, this_machine(device))
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name,
-            config=model_config,
-            dtype=dtype,
-            attn_implementation="eager",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
-            tqdm_class=progress.bar(),
-            **settings,
-        )
-        model: PreTrainedModel = loaded[0]
-        report: dict[str, Any] = loaded[1]
+        settings |= {
+            "config": model_config,
+            "dtype": dtype,
+            "attn_implementation": "eager",
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,  # reported below, by name
+            "tqdm_class": progress.bar(),
+        }
+        model, report = _read(name, settings, device)
         _check_complete(name, report["missing_keys"], report["mismatched_keys"])
         nn.Module.to(model, device)
         model.train(mode=False)
         for parameter in model.parameters():
             parameter.requires_grad = False
         return model
+
+
+def _read(name: str, settings: dict[str, Any], device: torch.device) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """What transformers reads, and its report; weights are on `device` already where that works."""
+    from transformers import AutoModelForCausalLM
+
+    loaded: Any = None
+    if device.type != "cpu":
+        try:
+            from lmtool.engine.direct_loading import loading_onto
+
+            with loading_onto(device):
+                loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
+        except (AttributeError, ImportError, KeyError, NotImplementedError, TypeError) as problem:
+            _logger.warning("%s is read into the host's memory first: %s: %s", name, type(problem).__name__, problem)
+    if loaded is None:
+        loaded = AutoModelForCausalLM.from_pretrained(name, **settings)
+    return loaded[0], loaded[1]
 
 
 def display_name(name: str) -> str:

@@ -59,6 +59,8 @@ class Recording:
         self._counts = (0, 0, 0)
         """Of traces that are closed: how many, their events and tokens."""
         self._suspects: Counter[str] = Counter()
+        self._token_bytes: TokenBytes | None = None
+        """What explains ids of recorders to come, where that was not known at first."""
         self._stopping = asyncio.Event()
         self._task = asyncio.create_task(self._flush_often())
         self.failed = ""
@@ -83,10 +85,19 @@ class Recording:
 
     def _begin(self, key: int) -> bool:
         try:
-            self._recorders[key] = self._start(key)
+            self._recorders[key] = recorder = self._start(key)
         except FileError as error:
             self._stop(error.message)
+        else:
+            if self._token_bytes is not None:
+                recorder.explain_by(self._token_bytes)
         return not self.failed
+
+    def explain_by(self, token_bytes: TokenBytes) -> None:
+        """Explain token ids of events to come, now that the model's tokenizer is known."""
+        self._token_bytes = token_bytes
+        for recorder in self._recorders.values():
+            recorder.explain_by(token_bytes)
 
     async def _flush_often(self) -> None:
         while not self._stopping.is_set() and not self.failed:
@@ -209,7 +220,7 @@ async def record_session(
     header: Header,
     token_bytes: TokenBytes | None = None,
     leaving: Callable[[Callable[[], None]], object] | None = None,
-) -> AsyncIterator[ServerTap]:
+) -> AsyncIterator[SessionTap]:
     """Record this program's own connections into a new file, or into a folder, one file a connection.
 
     Headers that may hold keys are left out. leaving: called with what closes the recording, for a process that ends at
@@ -225,7 +236,7 @@ async def record_session(
     if leaving is not None:
         leaving(recording.close_at_once)
     try:
-        yield ServerTap(recording.record, clock)
+        yield SessionTap(recording, clock)
     finally:
         await recording.close()
         warn_of_keys(out, recording)
@@ -234,6 +245,15 @@ async def record_session(
             out.note(f"nothing was recorded into {path}")
         else:
             out.note(f"recorded into {path}: {events} events" + (f" · {tokens} tokens over LMTP" if tokens else ""))
+
+
+class SessionTap(ServerTap):
+    """A program's own connections, on their way into its recording."""
+
+    def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
+        """clock: seconds since the recording began."""
+        super().__init__(recording.record, clock)
+        self.explain_by = recording.explain_by
 
 
 def _is_folder(path: str) -> bool:

@@ -110,6 +110,10 @@ class Recorder:
         self.suspects: Counter[str] = Counter()
         """What looked like a key, with its middle left out, and how often."""
 
+    def explain_by(self, token_bytes: TokenBytes) -> None:
+        """Explain the ids of events to come."""
+        self._vocabulary = VocabularyEvents(token_bytes)
+
     @property
     def overrun(self) -> bool:
         """Whether more waits for the disk than may stay in memory."""

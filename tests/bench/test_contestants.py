@@ -74,3 +74,17 @@ def test_a_python_that_lacks_something(tmp_path: Path, missing: list[str], messa
     with pytest.raises(ResourceError, match=message) as refused:
         contestants([f"ctranslate2={python}"], "float32")
     assert "pip install ctranslate2 transformers torch" in refused.value.hints[0]
+
+
+def test_on_a_gpu_others_take_part() -> None:
+    """Those that run there; a named one, or a dtype, that does not is refused by name."""
+    found, missing = contestants([], "bfloat16", on_gpu=True)
+    assert {"transformers", "transformers-cb"} <= {one.peer for one in found}
+    assert not {"llamacpp", "ctranslate2"} & {one.peer for one in found}
+    assert not [sentence for sentence in missing if "llama" in sentence]
+    with pytest.raises(UsageError, match="ctranslate2 is measured on CPUs only"):
+        contestants(["ctranslate2"], "bfloat16", on_gpu=True)
+    with pytest.raises(UsageError, match="sglang is measured on GPUs only"):
+        contestants(["sglang"], "bfloat16")
+    with pytest.raises(UsageError, match="int8 is measured on CPUs only"):
+        contestants(["lmtool:int8"], "bfloat16", on_gpu=True)

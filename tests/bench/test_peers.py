@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from lmtool.bench.checkpoint import read_checkpoint
+from lmtool.bench.checkpoint import Checkpoint, read_checkpoint
 from lmtool.bench.contestants import variable
 from lmtool.bench.peer_process import FOREIGN, MODULE, PeerProcess, command
 from lmtool.bench.peers import (
@@ -185,6 +185,26 @@ class TestMaker:
         folders = (tiny, tmp_path / "again", tmp_path / "other")
         weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
         assert weights[0] == weights[1] != weights[2]
+
+    def test_weights_are_counted_without_being_made(self, tiny: Path) -> None:
+        """As many as the files of the same model have, of an untied and of a tied one."""
+        counts = maker_peer.Peer({}).count("random:llama-tiny")
+        assert Checkpoint(**counts) == read_checkpoint(tiny)
+        tied = maker_peer.Peer({}).count("random:llama-100m")
+        assert tied["parameters"] == tied["read"]
+        assert tied["vocab_size"] == SHAPES["llama-100m"]["vocab_size"]
+
+    def test_weights_made_in_place_are_those_of_the_file(self, tiny: Path) -> None:
+        """An engine that makes a random model itself gives the ids of one that reads it."""
+        settings = {"dtype": "float32", "threads": 1, "streams": 3, "tokens": 20}
+        ids = []
+        for model in ("random:llama-tiny", str(tiny)):
+            peer = transformers_peer.Peer({**settings, "model": model})
+            ids.append(peer.generate(PROMPTS, OUTPUT))
+        ours = lmtool_peer.Peer({**settings, "model": "random:llama-tiny"})
+        ids.append(ours.generate(PROMPTS, OUTPUT))
+        ours.close()
+        assert ids[0] == ids[1] == ids[2]
 
     def test_the_folder_is_complete(self, tiny: Path) -> None:
         """Configuration, weights, and a tokenizer with a word for each id."""

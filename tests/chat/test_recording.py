@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lmtool.chat.peer import open_peer
 from lmtool.lmtp.endpoint import parse
+from lmtool.streams import stream
 from lmtool.terminal import Output
-from lmtool.trace.events import Close, Frame, Open
+from lmtool.trace.events import Close, Frame, Open, Vocab
 from lmtool.trace.reader import TraceReader
+from lmtool.types import GenerateRequest, SamplingParams
+from tests.conftest import STORIES
 
 
 async def test_recorded_connection(served: str, tmp_path: Path) -> None:
@@ -28,3 +33,25 @@ async def test_recorded_connection(served: str, tmp_path: Path) -> None:
     assert [direction for direction, _ in shown] == [">", "<"]
     assert [frame.wire() for frame in frames if isinstance(frame, Frame)] == [frame for _, frame in shown]
     assert isinstance(closed, Close)
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_texts_of_alternatives(
+    served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, own: bool
+) -> None:
+    """What a server sends as ids only has its text in the trace: by the user's tokenizer, or the model's found here."""
+    if not own:
+        monkeypatch.setattr("lmtool.tiny.path.MODEL_DIR", STORIES)
+    path = tmp_path / "a.lmtp.jsonl"
+    asked = GenerateRequest(1, "Once upon a time", SamplingParams(max_tokens=3, top_logprobs=4), text=True)
+    tokenizer = str(STORIES) if own else None
+    async with open_peer(parse(served), Output.of(quiet=True), None, record=str(path), tokenizer=tokenizer) as peer:
+        outputs = [output async for output in stream(peer.model, asked)]
+    named = {token for output in outputs for token, _ in output.top_logprobs or ()}
+    vocabulary = [event for event in TraceReader(path) if isinstance(event, Vocab)]
+    texts = {token: text for event in vocabulary for token, text in event.tokens.items()}
+    assert len(named) > 3
+    assert named <= texts.keys()
+    assert "".join(str(texts[output.token]) for output in outputs if output.token is not None) == "".join(
+        output.text or "" for output in outputs
+    )

@@ -98,6 +98,12 @@ def test_a_near_miss_says_what_to_do(given: str, advice: str) -> None:
     assert any(advice in text for text in (raised.value.message, *raised.value.hints))
 
 
+@pytest.mark.parametrize(("value", "ours"), [("auto", "auto"), ("fp8", "fp8"), ("fp8_e4m3", "fp8"), ("x", "x")])
+def test_keys_and_values_of_eight_bits(value: str, ours: str) -> None:
+    """`--kv-cache-dtype` is an option of both; what is not ours is refused by its name."""
+    assert translate(["X", "--kv-cache-dtype", value]) == ["X", "--kv-cache-dtype", ours]
+
+
 def test_without_vllm_nothing_is_passed_on() -> None:
     """An option that nobody knows stays, so that it is refused by its name."""
     assert translate(["X", "--attention-backend", "FLASH_ATTN"], {"--port"}) == [

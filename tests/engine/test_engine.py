@@ -478,7 +478,7 @@ class TestLife:
             )
         info = await engine.info()
         assert (info.running, info.waiting) == (0, 0)
-        assert engine._scheduler._free == engine._scheduler._allocator.total
+        assert engine._scheduler._blocks.free == engine._scheduler._blocks.allocator.total
 
     async def test_many_streams(self, engine_of, run):
         """More streams than places: all end, each with its own tokens."""

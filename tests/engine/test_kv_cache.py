@@ -221,3 +221,31 @@ def test_rename_pages():
     others = [object() for _ in layers]
     paged.rename(others)
     assert paged.memory(others[0])[0] is before
+
+
+class TestScaled:
+    """Pages of eight bits."""
+
+    def test_scales_follow_their_layers(self, layers):
+        """Each layer has its own, also under another name; without any there are none."""
+        device, scales = torch.device("cpu"), [torch.full((2, shape.kv_heads), 0.5) for _, shape in layers]
+        paged = PagedCache(layers, 3, torch.uint8, device, scales)
+        assert all(paged.scales(layer) is scale for (layer, _), scale in zip(layers, scales, strict=True))
+        assert paged.block_bytes * 4 == block_bytes([shape for _, shape in layers], torch.float32)
+        names = [object() for _ in layers]
+        paged.rename(names)
+        assert all(paged.scales(name) is scale for name, scale in zip(names, scales, strict=True))
+        assert PagedCache(layers, 3, torch.float32, device).scales(layers[0][0]) is None
+
+    def test_scales_leave_room(self, layers):
+        """A head's largest number becomes a quarter of the largest of e4m3 or less, by a power of two; zeros stay."""
+        paged = PagedCache(layers, 3, torch.float32, torch.device("cpu"))
+        keys, _ = paged.memory(layers[0][0])
+        keys[2, 5, 1, 3] = -300.0
+        keys[1, 0, 1] = 20.0
+        keys[0, 1, 0] = 1e-3
+        first, *others = paged.e4m3_scales()
+        assert first[0, 1] == 4
+        assert 56 < 1e-3 / first[0, 0] <= 112
+        assert first[1].tolist() == [1, 1]
+        assert all(bool((scale == 1).all()) for scale in others)

@@ -207,7 +207,7 @@ def test_any_traffic(shapes, seed, guesses, pair, run, random_ids, runner, monke
             whole = own[-1].finish_reason == "stop" and own[-1].stopped_by is None
             assert legal(request.constraint.text, ids, whole)
     scheduler = drafting._scheduler
-    assert (scheduler.running, scheduler.waiting, scheduler._free) == (0, 0, scheduler._allocator.total)
+    assert (scheduler.running, scheduler.waiting, scheduler._blocks.free) == (0, 0, scheduler._blocks.allocator.total)
 
 
 async def test_a_stream_that_repeats_itself_takes_fewer_steps(checkpoint, run, random_ids):

@@ -157,7 +157,7 @@ TestRandomSchedulesWithPrefixes.settings = settings(max_examples=120, stateful_s
 class FreelyCut(RandomSchedulesWithPrefixes):
     """Random schedules with prompts cut anywhere, and later positions that take longer."""
 
-    limits: ClassVar = {"free_cuts": True, "doubling_position": 16, "prompt_share": 1}
+    limits: ClassVar = {"free_cuts": True, "cache_generated": True, "doubling_position": 16, "prompt_share": 1}
 
 
 TestFreelyCut = FreelyCut.TestCase
@@ -217,7 +217,7 @@ def test_scored_rows_stay_limited():
 
 def test_generated_text_is_kept():
     """A prompt that begins with what another stream has said goes on behind it, as far as chunks are whole."""
-    scheduler, _ = make(cache=PrefixCache(CHUNK), free_cuts=True)
+    scheduler, _ = make(cache=PrefixCache(CHUNK), cache_generated=True)
     first = prompt_of(1, range(5))
     first.max_length = 20
     scheduler.add(first)
@@ -232,7 +232,7 @@ def test_what_gave_way_is_computed_in_chunks():
     sequence = generate(1, 9, new=30)
     sequence.tokens += [1] * 20
     sequence.recompute_to = 28  # as when it gave way
-    scheduler, _ = make(max_batch_tokens=100, free_cuts=True)
+    scheduler, _ = make(max_batch_tokens=100, cache_generated=True)
     scheduler.add(sequence)
     assert step(scheduler)[0] == {1: (0, 29)}
 

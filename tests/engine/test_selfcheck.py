@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import nn
 
-from lmtool.engine import selfcheck
+from lmtool.engine import attention, selfcheck
 from lmtool.engine.kv_cache import KVCache, LayerShape
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.transformers_forward import IMPLEMENTATION, TransformersForward, register
@@ -82,16 +82,34 @@ def test_mask_of_its_own(model, monkeypatch):
         check(model)
 
 
+def faults(scores_matter):
+    """A function of attention, by owner and name, and what it does with a fault: key, page, scaling."""
+    attend, read = attention.attend, KVCache.read
+
+    def without_a_key(query, key, value, mask, *settings):
+        return attend(query, key, value, mask.index_fill(-1, torch.tensor([10]), True), *settings)
+
+    def wrong_scaling(query, key, value, mask, scaling, softcap):
+        return attend(query, key, value, mask, 1.4427 * scaling, softcap)
+
+    def wrong_page(cache, layer, table, first, streams):
+        return read(cache, layer, torch.cat((table[:-1], table[:1])), None, streams)
+
+    yield attention, "attend", without_a_key
+    yield KVCache, "read", wrong_page
+    if scores_matter:
+        yield attention, "attend", wrong_scaling
+
+
 class TestHalfPrecision:
     """What is allowed depends on how far the model carries each rounding on."""
 
     @staticmethod
-    def deep(layers):
+    def deep(layers, **settings):
         """A Llama in bfloat16, of weights so large that rounding grows from layer to layer."""
         shape = {"vocab_size": 101, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
-        config = transformers.LlamaConfig(
-            **shape, num_hidden_layers=layers, num_key_value_heads=2, initializer_range=0.2
-        )
+        shape |= {"num_key_value_heads": 2, "initializer_range": 0.2, **settings}
+        config = transformers.LlamaConfig(**shape, num_hidden_layers=layers)
         torch.manual_seed(0)
         register()
         return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
@@ -103,8 +121,10 @@ class TestHalfPrecision:
             reference = selfcheck.reference_logits(model, "m")
             exact = copy.deepcopy(model).float()
             exact.set_attn_implementation("eager")
-            expected = (exact(torch.tensor(reference.prompts[:1])).logits[0] - reference.logits[0]).abs().max()
-        assert reference.rounding == pytest.approx(float(expected), rel=0.01)
+            off = exact(torch.tensor(reference.prompts[:1])).logits[0] - reference.logits[0]
+        expected = off.abs().max()
+        assert reference.rounding.largest == pytest.approx(float(expected), rel=0.01)
+        assert reference.rounding.rms == pytest.approx(float(off.square().mean(-1).max().sqrt()), rel=0.01)
         assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
         assert expected > 0
 
@@ -120,7 +140,28 @@ class TestHalfPrecision:
                 right = exact(torch.tensor([prompt])).logits[0]
                 selfcheck._compare("m", reference, right, logits, None)
                 with pytest.raises(ModelLoadError, match="logits differ"):
-                    selfcheck._compare("m", reference, right + 4 * reference.rounding, logits, None)
+                    selfcheck._compare("m", reference, right + 4 * reference.rounding.largest, logits, None)
+
+    @pytest.mark.parametrize("deviation", [0.02, 0.06])
+    def test_broken_attention(self, deviation, monkeypatch):
+        """Transformers' sdpa and ours pass, whatever the weights; with a fault in what is attended to, none does."""
+        model = self.deep(8, hidden_size=128, intermediate_size=256, initializer_range=deviation)
+        with torch.inference_mode():
+            reference = selfcheck.reference_logits(model, "m")
+            model.set_attn_implementation("sdpa")
+            for prompt, logits in zip(reference.prompts, reference.logits, strict=True):
+                other = model(torch.tensor([prompt]), use_cache=False).logits[0].float()
+                selfcheck._compare("m", reference, other, logits, None)
+            layers = selfcheck.record_layers(model, "m", 256)
+            shapes = [(layer.layer, layer.shape) for layer in layers]
+            cache = KVCache(shapes, selfcheck.CHECK_BLOCKS, torch.bfloat16, CPU)
+            runner = ModelRunner(TransformersForward(model), cache, CPU, 16, 16)
+            selfcheck.check_runner(runner, "m", reference)
+            for owner, name, broken in faults(scores_matter=deviation > 0.02):
+                with monkeypatch.context() as patch:
+                    patch.setattr(owner, name, broken)
+                    with pytest.raises(ModelLoadError, match="logits differ"):
+                        selfcheck.check_runner(runner, "m", reference)
 
     def test_a_weight_of_two_modules(self):
         """One that a module shares with one inside it is narrow again afterwards."""

@@ -88,10 +88,10 @@ class Driven:
             if not await self.step() and not self.engine._thread.interrupted:
                 break
         assert not self.engine._streams
-        scheduler, prefixes = self.engine._scheduler, self.engine._scheduler._cache
+        scheduler, prefixes = self.engine._scheduler, self.engine._scheduler._blocks.cache
         kept = 0 if prefixes is None else prefixes.idle_blocks
         assert (scheduler.running, scheduler.waiting) == (0, 0)
-        assert scheduler._allocator.free + kept == scheduler._allocator.total
+        assert scheduler._blocks.allocator.free + kept == scheduler._blocks.allocator.total
         assert self.engine._next_step is None
 
 

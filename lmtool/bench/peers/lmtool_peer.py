@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from lmtool.types import TokenOutput
 
 
+SPARE_TOKENS = 64
+
+
 class Peer:
     """Our engine, driven from an event loop as a server drives it."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """settings: `model` (folder), `dtype`, `threads`, `streams` (most at once)."""
+        """settings: `model` (folder, or `random:NAME`), `dtype`, `threads`, `streams` (most at once).
+
+        On a GPU also `device`, and `tokens` (most in each).
+        """
         from lmtool.engine.engine_loader import load_engine
 
         self._engine = load_engine(settings["model"], _config(settings))
@@ -75,6 +81,9 @@ def _config(settings: dict[str, Any]) -> EngineConfig:
     from lmtool.errors import UsageError
 
     arguments = {"threads": settings["threads"], "max_streams": settings["streams"], "dtype": settings["dtype"]}
+    if settings.get("device", "cpu") != "cpu":
+        # Of its memory other engines need their part, so that there is room for these streams, and no more.
+        arguments |= {"device": settings["device"], "max_context": settings["tokens"] + SPARE_TOKENS}
     arguments["speculation"] = False  # random models repeat themselves far more than text does: not a fair contest
     if settings["dtype"] in {"int8", "int4"}:
         if "quantize" not in {field.name for field in fields(EngineConfig)}:

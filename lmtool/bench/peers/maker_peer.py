@@ -20,14 +20,33 @@ class Peer:
 
         return {"versions": {"transformers": transformers.__version__}}
 
-    def make(self, name: str, folder: str, seed: int) -> dict[str, Any]:
-        """Write a model of random float32 weights, and a tokenizer with a word for each id."""
+    def make(self, name: str, folder: str, seed: int, dtype: str = "float32", device: str = "cpu") -> dict[str, Any]:
+        """Write a model of random weights, and a tokenizer with a word for each id.
+
+        device: where the weights are made; another one makes others.
+        """
         import torch
 
-        model = random_model(name, torch.float32, torch.device("cpu"), seed=seed)
+        model = random_model(name, getattr(torch, dtype), torch.device(device), seed=seed)
         model.save_pretrained(folder)
         save_tokenizer(model.config.vocab_size, folder)
         return {"folder": folder}
+
+    def find_device(self, device: str) -> dict[str, str]:
+        """The device's full name. Raises `ResourceError` where it is not there."""
+        from lmtool.engine.weights import find_device
+
+        return {"device": str(find_device(device))}
+
+    def count(self, name: str) -> dict[str, int]:
+        """The fields of a `Checkpoint` for `random:NAME`, whose weights are not made for that."""
+        import torch
+
+        model = random_model(name, torch.bfloat16, torch.device("meta"))
+        embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        total = model.num_parameters()
+        looked_up = 0 if head is embedding else embedding.numel()
+        return {"parameters": total, "read": total - looked_up, "vocab_size": embedding.shape[0]}
 
     def fetch(self, name: str) -> dict[str, Any]:
         """The folder of a hub model, downloaded where it is not in the cache."""

@@ -73,12 +73,13 @@ class BatchingPeer(Peer):
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
         super().__init__(settings)
-        if self._device.type == "cuda":
-            self._model.set_attn_implementation("paged|sdpa")  # else it looks for flash-attn's kernels in the hub
         # By default it takes most of the memory for its cache; the runs need this many pages.
         pages = settings["streams"] * (settings["tokens"] // PAGE_TOKENS + 1) + 1
         known = {field.name for field in fields(ContinuousBatchingConfig)}
-        page: dict[str, Any] = {"page_size" if "page_size" in known else "block_size": PAGE_TOKENS}
+        newer = "page_size" in known
+        page: dict[str, Any] = {"page_size" if newer else "block_size": PAGE_TOKENS}
+        if self._device.type == "cuda":  # else it looks for flash-attn's kernels in the hub
+            self._model.set_attn_implementation("sdpa" if newer else "paged|sdpa")
         config = ContinuousBatchingConfig(
             **page,
             num_blocks=pages,

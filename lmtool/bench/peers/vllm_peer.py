@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+GPU_SHARE = 0.4
+"""Of a GPU's memory: the other engines have theirs beside it."""
+
 
 class Peer:
     """A vLLM engine on token ids."""
@@ -14,6 +17,8 @@ class Peer:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        on_gpu = settings.get("device", "cpu") != "cpu"
+        more = {"gpu_memory_utilization": GPU_SHARE} if on_gpu else {}
         from vllm import LLM
 
         self._dtype = settings["dtype"]
@@ -25,6 +30,7 @@ class Peer:
             max_num_seqs=settings["streams"],
             enable_prefix_caching=False,
             disable_log_stats=True,
+            **more,
         )
 
     def about(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ MODULES = {
     "llamacpp": ("llamacpp_peer", "Peer"),
     "ctranslate2": ("ctranslate2_peer", "Peer"),
     "vllm": ("vllm_peer", "Peer"),
+    "sglang": ("sglang_peer", "Peer"),
     "openvino-genai": ("openvino_peer", "Peer"),
     "onnxruntime-genai": ("onnxruntime_peer", "Peer"),
     "mistralrs": ("mistralrs_peer", "Peer"),

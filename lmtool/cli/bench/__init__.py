@@ -1,1 +1,1 @@
-"""Commands below `lmtool bench`: engine, kernels, serve, soak, gateway, inspect."""
+"""Commands below `lmtool bench`: engine, kernels, host, serve, soak, gateway, inspect."""

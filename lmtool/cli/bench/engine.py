@@ -21,7 +21,7 @@ async def engine(
         str | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="A folder, a hub name, or random: with llama-100m, llama-1b, llama-tiny or gpt2.  "
+            help="A folder, a hub name, or random: with llama-100m, -1b, -8b, -tiny, qwen2-0.5b or gpt2.  "
             "[default: the embedded model]",
             show_default=False,
         ),
@@ -38,6 +38,7 @@ async def engine(
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"] = option(
         "auto", "Number format of all weights, unless --peer names another; auto: that of serve.", PANEL
     ),
+    device: str = option("cpu", "Where all engines compute: cpu, cuda, cuda:N.", PANEL, metavar="NAME"),
     batch: str = option("1,8,32", "Streams at once.", PANEL, metavar="N,N"),
     prompt_len: int = option(16, "Tokens.", PANEL, metavar="N", minimum=1),
     output_len: int = option(33, "Tokens.", PANEL, metavar="N", minimum=2),
@@ -51,17 +52,18 @@ async def engine(
     """Measure our engine, as it is served, beside others: same weights, rotated rounds, ratios with their spread.
 
     A peer is valid only if its greedy ids are those of transformers in float32, up to near ties; a round only if a
-    calibration kernel is as fast after it as before. Processors are numbered from 0.
+    calibration kernel is as fast after it as before. Processors are numbered from 0. On a GPU random weights
+    are made in its memory, the same for each engine.
     """
-    from lmtool.bench.contestants import contestants
+    from lmtool.bench.contestants import contestants, need_own_packages
     from lmtool.bench.engine_report import EngineBench, as_outcome, engine_card
     from lmtool.bench.engine_run import run
-    from lmtool.serving.composition import need_serve_packages
 
     out = common.output()
-    need_serve_packages()
+    need_own_packages()
     before = report.before("engine")
-    participants, missing = contestants(peer or (), dtype)
+    on_gpu = _is_gpu(device)
+    participants, missing = contestants(peer or (), dtype, on_gpu=on_gpu)
     for sentence in missing:
         out.note(sentence)
     bench = EngineBench(
@@ -75,10 +77,22 @@ async def engine(
         cpus=_processors(cpus),
         seed=seed,
         timeout=patience,
+        device=device,
     )
     with _cancel_on_sigterm():
         measured = await run(bench, out.note)
     report.finish(out, lambda columns: engine_card(measured, columns), as_outcome(measured), before)
+
+
+def _is_gpu(device: str) -> bool:
+    """Whether a device is a GPU. Raises `UsageError` for a name that is none."""
+    from lmtool.engine.config import EngineConfig
+
+    if device == "auto":
+        from lmtool.errors import UsageError
+
+        raise UsageError("--device auto: engines would not agree on it", "choose cpu or cuda")
+    return EngineConfig(device=device).device != "cpu"
 
 
 @contextlib.contextmanager
@@ -110,9 +124,10 @@ def _source(model: str | None) -> str:
     """The model to load. Raises `UsageError` for an unknown random model, `ModelLoadError` for no model at all."""
     from lmtool.engine.random_model import PREFIX, SHAPES
     from lmtool.errors import UsageError
-    from lmtool.serving.model_names import served
 
     if model is None or not model.startswith(PREFIX):
+        from lmtool.serving.model_names import served
+
         return served(model).source
     if model.removeprefix(PREFIX) not in SHAPES:
         known = ", ".join(PREFIX + name for name in SHAPES)

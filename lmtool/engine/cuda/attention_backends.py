@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
@@ -24,6 +23,8 @@ from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from lmtool.engine.cuda.kernels.tiles import Tiles
 
 _logger = logging.getLogger(__name__)
 
@@ -43,15 +44,30 @@ class AttentionParams:
 class DecodeAttention(Protocol):
     """Attention of single queries."""
 
-    def __call__(self, query: Tensor, keys: Tensor, values: Tensor, rows: Singles, params: AttentionParams) -> Tensor:
-        """[N, H, Dv]. query: [N, H, D]. keys, values: pages, see `PagedCache`."""
+    def __call__(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        rows: Singles,
+        params: AttentionParams,
+        scales: Tensor | None = None,
+    ) -> Tensor:
+        """[N, H, Dv]. query: [N, H, D]. keys, values, scales: see `PagedCache`; only our own kernels know scales."""
 
 
 class PrefillAttention(Protocol):
     """Attention of parts of prompts."""
 
     def __call__(
-        self, query: Tensor, keys: Tensor, values: Tensor, parts: Parts, params: AttentionParams, output: Tensor
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        parts: Parts,
+        params: AttentionParams,
+        output: Tensor,
+        scales: Tensor | None = None,
     ) -> None:
         """Fill `output[parts.first:]`, [.., H, Dv]. query: [T, H, D], single rows included."""
 
@@ -92,7 +108,7 @@ def choose_backend(
 
     deterministic: only those that give a row the same bits in any batch: our own.
     """
-    singles: dict[str, _Maker] = {"Triton": partial(triton_decode, deterministic=deterministic)}
+    singles: dict[str, _Maker] = {"Triton": triton_decode}
     parts: dict[str, _Maker] = {"Triton": triton_prefill}
     if not deterministic:
         singles = {"flash-attn 3": flash_decode, **singles}
@@ -113,7 +129,7 @@ def _first(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[str, Any] | None:
-    allowed = 1e-4 if dtype == torch.float32 else 4e-2
+    allowed = _ALLOWED[dtype]
     for name, make in makers.items():
         try:
             attention = make()
@@ -129,40 +145,84 @@ def _first(
     return None
 
 
-def triton_decode(*, deterministic: bool = False) -> DecodeAttention:
-    """Our kernel. deterministic: a text is always cut the same way. Raises `ImportError` without Triton."""
-    from lmtool.engine.cuda.kernels.decode_attention import decode_attention
+def triton_decode() -> DecodeAttention:
+    """Our kernel; a text is cut the same way in any batch. Raises `ImportError` without Triton.
 
-    def run(query: Tensor, keys: Tensor, values: Tensor, rows: Singles, params: AttentionParams) -> Tensor:
-        splits = _FIXED_SPLITS if deterministic else _splits(len(query) * keys.shape[2])
+    Its tiles are those that are fastest on this GPU, which the first call for a kind of layer measures.
+    """
+    from lmtool.engine.cuda.kernels.decode_attention import decode_attention, default_tiles
+
+    measured: dict[Any, Tiles] = {}
+
+    def run(
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        rows: Singles,
+        params: AttentionParams,
+        scales: Tensor | None = None,
+    ) -> Tensor:
+        kind = (query.dtype, query.shape[1:], keys.dtype, values.shape[2:])
+        tiles = measured.get(kind)
+        if tiles is None:
+            capturing = query.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+            tiles = default_tiles(query, values) if capturing else _fastest_tiles(query, keys, values, params, scales)
+            measured[kind] = tiles
         return decode_attention(
             query, keys, values, rows.table, rows.lengths,
-            scaling=params.scaling, window=params.window, softcap=params.softcap, splits=splits,
+            scaling=params.scaling, window=params.window, softcap=params.softcap, scales=scales, tiles=tiles,
         )  # fmt: skip
 
     return run
 
 
-_FIXED_SPLITS = 8
-"""Parts of a text in `--deterministic`."""
-
-_PROGRAMS = 1024
-"""Programs that keep a large GPU busy; more splits than that takes cost more than they bring."""
+_TIMED_ROWS, _TIMED_PAGES = 32, 32
+"""Texts, and pages of each, with which tiles are timed: more bytes than a GPU's caches hold."""
 
 
-def _splits(programs: int) -> int:
-    """Parts that each text is cut into, a power of two, 1 to 32. programs: rows times key heads."""
-    return min(max(1 << (_PROGRAMS // programs).bit_length() >> 1, 1), 32)
+def _fastest_tiles(
+    query: Tensor, keys: Tensor, values: Tensor, params: AttentionParams, scales: Tensor | None
+) -> Tiles:
+    """The decode kernel's tiles that take the least time for layers like this one; the first choice on a CPU."""
+    from lmtool.engine.cuda.kernels.decode_attention import decode_attention, tile_choices
+    from lmtool.engine.cuda.kernels.tiles import fastest
+
+    choices = tile_choices(query, values)
+    if query.device.type != "cuda":
+        return choices[0]
+    pages = _TIMED_ROWS * _TIMED_PAGES
+    queries = query.new_zeros(_TIMED_ROWS, *query.shape[1:])
+    own_keys, own_values = (own.new_zeros(pages, *own.shape[1:]) for own in (keys, values))
+    table = torch.arange(pages, dtype=torch.int32, device=query.device).view(_TIMED_ROWS, -1)
+    lengths = torch.full((_TIMED_ROWS,), _TIMED_PAGES * BLOCK_TOKENS, dtype=torch.int32, device=query.device)
+
+    def run(tiles: Tiles) -> None:
+        decode_attention(
+            queries, own_keys, own_values, table, lengths,
+            scaling=params.scaling, softcap=params.softcap, scales=scales, tiles=tiles,
+        )  # fmt: skip
+
+    found = fastest(choices, run, query.device)
+    _logger.info("decode attention of %d x %d heads: %s", *query.shape[1:], found)
+    return found
 
 
 def triton_prefill() -> PrefillAttention:
     """Our kernel. Raises `ImportError` without Triton."""
     from lmtool.engine.cuda.kernels.prefill_attention import prefill_attention
 
-    def run(query: Tensor, keys: Tensor, values: Tensor, parts: Parts, params: AttentionParams, output: Tensor) -> None:
+    def run(
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        parts: Parts,
+        params: AttentionParams,
+        output: Tensor,
+        scales: Tensor | None = None,
+    ) -> None:
         prefill_attention(
             query, keys, values, parts.table, parts.tiles, output,
-            scaling=params.scaling, window=params.window, softcap=params.softcap,
+            scaling=params.scaling, window=params.window, softcap=params.softcap, scales=scales,
         )  # fmt: skip
 
     return run
@@ -172,7 +232,15 @@ def flash_decode() -> DecodeAttention:
     """flash-attn 3's. Raises `ImportError` where it is not installed."""
     import flash_attn_interface
 
-    def run(query: Tensor, keys: Tensor, values: Tensor, rows: Singles, params: AttentionParams) -> Tensor:
+    def run(
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        rows: Singles,
+        params: AttentionParams,
+        scales: Tensor | None = None,
+    ) -> Tensor:
+        assert scales is None, "rounded keys and values are for our own kernels"
         output: Tensor = flash_attn_interface.flash_attn_with_kvcache(
             query.unsqueeze(1), keys, values, cache_seqlens=rows.lengths, page_table=rows.table, **_flash(params)
         )
@@ -185,7 +253,16 @@ def flash_prefill() -> PrefillAttention:
     """flash-attn 3's. Raises `ImportError` where it is not installed."""
     import flash_attn_interface
 
-    def run(query: Tensor, keys: Tensor, values: Tensor, parts: Parts, params: AttentionParams, output: Tensor) -> None:
+    def run(
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        parts: Parts,
+        params: AttentionParams,
+        output: Tensor,
+        scales: Tensor | None = None,
+    ) -> None:
+        assert scales is None, "rounded keys and values are for our own kernels"
         output[parts.first :] = flash_attn_interface.flash_attn_with_kvcache(
             query[parts.first :], keys, values, cache_seqlens=parts.lengths, page_table=parts.table,
             cu_seqlens_q=parts.bounds, max_seqlen_q=parts.longest, **_flash(params),
@@ -224,18 +301,35 @@ def flashinfer_prefill() -> PrefillAttention:
         plans[params] = (parts, wrapper)
         return wrapper
 
-    def run(query: Tensor, keys: Tensor, values: Tensor, parts: Parts, params: AttentionParams, output: Tensor) -> None:
+    def run(
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        parts: Parts,
+        params: AttentionParams,
+        output: Tensor,
+        scales: Tensor | None = None,
+    ) -> None:
+        assert scales is None, "rounded keys and values are for our own kernels"
         output[parts.first :] = plan(query, keys, parts, params).run(query[parts.first :].contiguous(), (keys, values))
 
     return run
 
+
+_ALLOWED = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""How far a head's output may be off, as a share of its length as a vector.
+
+Kernels that round weights of keys and outputs to the dtype are off by at most 0.006 in bfloat16 and 0.0006 in float16,
+emulated on a CPU for heads of 8 to 256 and scalings up to 1. Wrong ones by 0.6 and more for a wrong page, 0.2 for a key
+too few or too many, 0.07 for a scaling that is a tenth too large.
+"""
 
 _CHECK_LENGTHS = (1, 16, 37, 150)
 """Positions of the texts that a backend is tried with: one, a whole page, several, more than a tile."""
 
 
 def _check_decode(attention: DecodeAttention, case: AttentionCase, dtype: torch.dtype, device: torch.device) -> float:
-    """How far it is from plain attention, at most."""
+    """How far a head's output is from plain attention, at most: a share of its length as a vector."""
     trial = _Trial(case, dtype, device)
     query = trial.random(len(_CHECK_LENGTHS), case.heads, case.key_dim)
     output = attention(query, trial.keys, trial.values, Singles(trial.table, trial.lengths), case.params)
@@ -258,7 +352,9 @@ def _check_prefill(attention: PrefillAttention, case: AttentionCase, dtype: torc
 
 
 def _distance(ours: Tensor, plain: Tensor) -> float:
-    return float((ours.float() - plain.float()).abs().nan_to_num(nan=torch.inf).max())
+    """Of the head's output [.., Dv] that is off most."""
+    off = (ours.float() - plain).norm(dim=-1) / plain.norm(dim=-1)
+    return float(off.nan_to_num(nan=torch.inf).max())
 
 
 class _Trial:
@@ -280,15 +376,18 @@ class _Trial:
         return torch.randn(size, generator=self._generator).to(self._like)
 
     def plain(self, query: Tensor, text: int, start: int) -> Tensor:
-        """Plain attention [Q, H, Dv] of the queries [Q, H, D] at positions from `start` on."""
+        """Plain attention [Q, H, Dv] float32 of the queries [Q, H, D] at positions from `start` on.
+
+        In float32 throughout: scores rounded to half precision are off by as much as a wrong kernel's, once they are
+        large.
+        """
         case, pages = self._case, self.table[text].long()
-        keys = self.keys[pages].flatten(0, 1).transpose(0, 1)
-        values = self.values[pages].flatten(0, 1).transpose(0, 1)
+        keys, values = (part[pages].flatten(0, 1).transpose(0, 1).float() for part in (self.keys, self.values))
         positions = torch.arange(keys.shape[1], device=query.device)
         queries = (start + torch.arange(len(query), device=query.device)).unsqueeze(1)
         mask = positions > queries
         if case.params.window is not None:
             mask |= positions <= queries - case.params.window
-        grouped = query.view(1, len(query), case.kv_heads, -1, case.key_dim)
+        grouped = query.float().view(1, len(query), case.kv_heads, -1, case.key_dim)
         output = attend(grouped, keys, values, mask.unsqueeze(0), case.params.scaling, case.params.softcap)
         return output.reshape(len(query), case.heads, case.value_dim)

@@ -33,12 +33,22 @@ class CudaLlamaForward:
     """A `Forward` for `PagedAttention`."""
 
     def __init__(
-        self, config: DecoderConfig, weights: Weights, frequencies: Tensor, context: int, *, deterministic: bool
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        frequencies: Tensor,
+        context: int,
+        *,
+        deterministic: bool,
+        fp8: bool = False,
     ) -> None:
-        """Take the weights out of `weights`. frequencies: [D / 2] float32, radians a position. context: in tokens."""
+        """Take the weights out of `weights`. frequencies: [D / 2] float32, radians a position. context: in tokens.
+
+        fp8: the layers' weights are rounded to e4m3; embedding and head stay.
+        """
 
         def make(affine: Affine, *, own: bool = False) -> Product:  # noqa: ARG001  # here nothing is copied
-            return product(*affine, deterministic=deterministic)
+            return product(*affine, deterministic=deterministic, fp8=fp8)
 
         self._config = config
         self._scaling = config.head_dim**-0.5
@@ -46,7 +56,8 @@ class CudaLlamaForward:
         self._embedding = checkpoint.embedding
         self._norm = checkpoint.norm[0]
         self.layers = llama_layers(checkpoint, config, make)
-        self._head = make((self._embedding if checkpoint.head is None else checkpoint.head, None))
+        head = self._embedding if checkpoint.head is None else checkpoint.head
+        self._head = product(head, None, deterministic=deterministic)
         angles = torch.outer(torch.arange(context, device=frequencies.device).float(), frequencies)
         self._cos, self._sin = angles.cos(), angles.sin()
 
@@ -72,9 +83,10 @@ class CudaLlamaForward:
         projected = layer.qkv(inputs).view(tokens, -1, config.head_dim)
         query = projected.new_empty(tokens, config.heads, config.head_dim)
         keys, values = attention.cache.memory(layer)
+        scales = attention.cache.scales(layer)
         rotate_and_store(
             projected, query, keys, values, positions, attention.slots, self._cos, self._sin,
-            layer.head_norm, config.eps,
+            layer.head_norm, config.eps, scales,
         )  # fmt: skip
         params = AttentionParams(self._scaling, layer.window)
-        return attention.attend_stored(query, keys, values, params).view(tokens, -1)
+        return attention.attend_stored(query, keys, values, params, scales).view(tokens, -1)

@@ -31,19 +31,27 @@ class PagedAttention(BlockAttention):
     def attend(self, call: AttentionCall) -> Tensor:
         """Store the new keys and values, then [T, H, Dv]; anything for padding."""
         keys, values = self.cache.memory(call.layer)
-        kv_write(call.key.transpose(0, 1), call.value.transpose(0, 1), keys, values, self.slots)
+        scales = self.cache.scales(call.layer)
+        kv_write(call.key.transpose(0, 1), call.value.transpose(0, 1), keys, values, self.slots, scales)
         params = AttentionParams(call.scaling, call.sliding_window, call.softcap)
-        return self.attend_stored(call.query.transpose(0, 1), keys, values, params)
+        return self.attend_stored(call.query.transpose(0, 1), keys, values, params, scales)
 
-    def attend_stored(self, query: Tensor, keys: Tensor, values: Tensor, params: AttentionParams) -> Tensor:
-        """The attention output [T, H, Dv] over keys and values that are stored already. query: [T, H, D]."""
+    def attend_stored(
+        self, query: Tensor, keys: Tensor, values: Tensor, params: AttentionParams, scales: Tensor | None = None
+    ) -> Tensor:
+        """The attention output [T, H, Dv] over a layer's stored keys and values. query: [T, H, D].
+
+        keys, values, scales: see `PagedCache`.
+        """
         query = query.contiguous()
         singles, parts = self._rows.singles, self._rows.parts
         if parts is None:
             assert singles is not None
-            return self._backend.decode(query, keys, values, singles, params)
-        output = query.new_empty(*query.shape[:2], values.shape[3])
+            return self._backend.decode(query, keys, values, singles, params, scales)
+        empty = query.new_zeros if parts.padded else query.new_empty
+        output = empty((*query.shape[:2], values.shape[3]))
         if singles is not None:
-            output[: parts.first] = self._backend.decode(query[: parts.first], keys, values, singles, params)
-        self._backend.prefill(query, keys, values, parts, params, output)
+            decoded = self._backend.decode(query[: parts.first], keys, values, singles, params, scales)
+            output[: parts.first] = decoded
+        self._backend.prefill(query, keys, values, parts, params, output, scales)
         return output

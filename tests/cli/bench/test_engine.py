@@ -68,6 +68,11 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
         (("./nothing",), 8, "there is no model folder './nothing'"),
         (("--batch", "one"), 2, "--batch 'one' is no list"),
         (("--cpus", "9999"), 2, "--cpus '9999'"),
+        (("--device", "cuda", "--peer", "llamacpp"), 2, "llamacpp is measured on CPUs only"),
+        (("--peer", "sglang"), 2, "sglang is measured on GPUs only"),
+        (("--device", "auto"), 2, "--device auto: engines would not agree on it"),
+        (("--device", "gpu"), 2, "device 'gpu' is not known"),
+        (("random:llama-tiny", "--device", "cuda:99", "--peer", "none"), 8, "device 'cuda:99' is not there"),
         (("--compare", "nothing.json"), 7, "cannot read nothing.json"),
     ],
 )

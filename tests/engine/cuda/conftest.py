@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib.util
+import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,7 +21,6 @@ import transformers
 
 from lmtool.engine import transformers_forward
 from lmtool.engine.config import EngineConfig
-from lmtool.engine.cuda import attention_backends as backends
 from lmtool.engine.decoder_config import decoder_config
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import PagedCache
@@ -49,6 +52,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
         if INTERPRETED:  # the interpreter's own habit, an error from numpy 2.4 on
             item.add_marker(pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, where no plugin has made a function of it."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
+
+@contextlib.contextmanager
+def forbidden_syncs() -> Iterator[None]:
+    """Whatever makes the host wait for the GPU raises `RuntimeError` meanwhile, in any thread."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype", UserWarning)  # torch, once
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.fixture
@@ -93,9 +118,13 @@ def checkpoint(checkpoint, tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture(autouse=INTERPRETED)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program takes the interpreter milliseconds: cut texts into two parts at most, not into 32."""
-    monkeypatch.setattr(backends, "_PROGRAMS", 8)
-    monkeypatch.setattr(backends, "_FIXED_SPLITS", 2)
+    """A program takes the interpreter milliseconds: no more of them than some tens."""
+    from lmtool.engine.cuda.kernels import decode_attention
+
+    monkeypatch.setattr(decode_attention, "_PROGRAMS", 8)
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_TOKENS", (32,))
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_SINGLES", ())
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._MOST_PARTS", 3)
 
 
 @pytest.fixture
@@ -107,8 +136,11 @@ def runner_of(checkpoint, device) -> Callable[..., tuple[CudaRunner, Reference, 
     return partial(make_runner, checkpoint, device)
 
 
-def make_runner(checkpoint, device, architecture="llama", *, blocks=64, deterministic=False):
-    """See `runner_of`: the runner, transformers' own logits, and the model's configuration."""
+def make_runner(checkpoint, device, architecture="llama", *, blocks=64, deterministic=False, fp8=False, change=None):
+    """See `runner_of`: the runner, transformers' own logits, and the model's configuration.
+
+    fp8: with weights of eight bits. change: called with the weights before they are taken.
+    """
     transformers_forward.register()
     name = str(checkpoint(architecture))
     model = transformers.AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager").to(device)
@@ -122,7 +154,9 @@ def make_runner(checkpoint, device, architecture="llama", *, blocks=64, determin
         if shape is not None and not shape.is_gpt2:
             frequencies = model.get_submodule("model.rotary_emb").get_buffer("inv_freq")
             weights = {name: parameter.data for name, parameter in model.named_parameters()}
-            forward = fused_llama(runner, shape, weights, frequencies, CONTEXT)
+            if change is not None:
+                change(weights)
+            forward = fused_llama(runner, shape, weights, frequencies, CONTEXT, fp8=fp8)
             assert forward is not None
             cache.rename(forward.layers)
             runner = replace(runner, forward=forward)
@@ -140,7 +174,14 @@ def engine_on(runner_of) -> Iterator[Callable[..., Engine]]:
             with torch.inference_mode():
                 runner = runner.prepared(streams, CONTEXT)
             assert runner.graphs is not None
-        limits = Limits(max_streams=streams, max_batch_tokens=64, chunk_tokens=16, block_tokens=16, max_scored_rows=512)
+        limits = Limits(
+            max_streams=streams,
+            max_batch_tokens=64,
+            chunk_tokens=16,
+            block_tokens=16,
+            max_scored_rows=512,
+            cache_generated=not deterministic,
+        )
         info = ModelInfo(
             model=architecture,
             constructor="",

@@ -88,6 +88,44 @@ def test_right_numbers_are_taken(monkeypatch, caplog):
     assert choose_backend(CASES, torch.float32, CPU, deterministic=True) is None
 
 
+def as_kernels(fault=None):
+    """Attention of single queries with a kernel's arithmetic: products in float32, of weights in the pages' dtype."""
+
+    def run(query, keys, values, rows, params):
+        scaling = params.scaling * (1.1 if fault == "scaling" else 1)
+        outputs = []
+        for text, length in enumerate(rows.lengths.tolist()):
+            pages = rows.table[text].long()
+            if fault == "page":
+                pages[1:2] = pages[0]
+            visible = length + (fault == "a key too many") - (fault == "a key too few" and length > 1)
+            key, value = (part[pages].flatten(0, 1)[:visible].float() for part in (keys, values))
+            heads = query.shape[1] // key.shape[1]
+            key, value = (part.repeat_interleave(heads, 1) for part in (key, value))
+            scores = torch.einsum("hd,shd->hs", query[text].float(), key) * scaling
+            weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+            mixed = torch.einsum("hs,shd->hd", weights.to(values.dtype).float(), value)
+            outputs.append((mixed / weights.sum(-1, keepdim=True)).to(query.dtype))
+        return torch.stack(outputs)
+
+    return run
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", [AttentionCase(8, 2, 128, 128, AttentionParams(s)) for s in (128**-0.5, 1.0)])
+class TestTrial:
+    """What the trial lets through in half precision, with small and large scores."""
+
+    def test_right(self, half, case):
+        """A kernel's rounding is less than a third of what is allowed."""
+        assert backends._check_decode(as_kernels(), case, half, CPU) < backends._ALLOWED[half] / 3
+
+    @pytest.mark.parametrize("fault", ["page", "a key too few", "a key too many", "scaling"])
+    def test_wrong(self, half, case, fault):
+        """A fault in what is attended to is more than three times what is allowed."""
+        assert backends._check_decode(as_kernels(fault), case, half, CPU) > 3 * backends._ALLOWED[half]
+
+
 @pytest.mark.cuda
 def test_our_own_works(device, dtype, monkeypatch):
     """Our kernels pass the check for every kind of layer."""
@@ -96,13 +134,6 @@ def test_our_own_works(device, dtype, monkeypatch):
     chosen = choose_backend(CASES, dtype, device, deterministic=False)
     assert chosen is not None
     assert chosen.own
-
-
-@pytest.mark.parametrize(("programs", "splits"), [(1, 32), (8, 32), (64, 16), (512, 2), (1024, 1), (5000, 1)])
-def test_splits(programs, splits, monkeypatch):
-    """Few rows are cut into many parts, many rows into few."""
-    monkeypatch.setattr(backends, "_PROGRAMS", 1024)
-    assert backends._splits(programs) == splits
 
 
 CPU_load = torch.device("cpu")

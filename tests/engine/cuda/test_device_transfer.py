@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
 from lmtool.engine.device_transfer import arrival, put_rows, select_rows, to_device, to_host
+from tests.engine.cuda.conftest import forbidden_syncs
 
 TABLE = torch.arange(12.0).view(4, 3)
 
@@ -41,14 +44,27 @@ def test_on_cpu_nothing_is_copied():
 def test_from_a_gpu(gpu):
     """The copy is queued behind what the GPU computes, waits for nothing, and is whole after its arrival."""
     tensor = torch.zeros(1000, device=gpu)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with forbidden_syncs():
         for _ in range(50):
             tensor += 1
         copy = to_host(tensor)
         wait = arrival(gpu)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     wait()
     assert copy.is_pinned()
     assert copy.tolist() == [50.0] * 1000
+
+
+def test_the_watch_for_waiting_ends(monkeypatch):
+    """Torch's warning of its debug mode is no error, and the mode is off again whatever happens under it."""
+    modes = []
+
+    def set_mode(mode):
+        modes.append(mode)  # as in torch, before the warning is raised
+        warnings.warn("Synchronization debug mode is a prototype feature and does not detect all", stacklevel=2)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError, match="a synchronizing operation"), forbidden_syncs():
+            raise RuntimeError("called a synchronizing operation")
+    assert modes == ["error", "default"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from lmtool.engine.config import EngineConfig
 from lmtool.engine.engine import Engine
 from lmtool.engine.engine_loader import load_engine
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from tests.engine.cuda.conftest import forbidden_syncs
 from tests.engine.guiding import StepCompiler, steps
 
 pytestmark = pytest.mark.cuda
@@ -60,6 +62,18 @@ async def test_whole_blocks_of_a_prompt_are_kept(engine_on, run, random_ids):
     again = (await run(engine, GenerateRequest(2, prompt, GREEDY)))[2]
     assert (first[-1].usage.cached_tokens, again[-1].usage.cached_tokens) == (0, 32)
     agree(again, first)
+
+
+@pytest.mark.parametrize(("deterministic", "cached"), [(False, 48), (True, 32)])
+async def test_what_was_generated_is_kept(engine_on, run, random_ids, deterministic, cached):
+    """The next turn begins with whole blocks of the last answer, too; where bits are promised, of its prompt alone."""
+    engine = engine_on("small", deterministic=deterministic)
+    first = GenerateRequest(1, random_ids(37, seed=1), replace(GREEDY, max_tokens=14))
+    said = [output.token for output in (await run(engine, first))[1]]
+    turn = GenerateRequest(2, (*first.prompt, *said, *random_ids(5, seed=2)), GREEDY)
+    ours = (await run(engine, turn))[2]
+    assert ours[-1].usage.cached_tokens == cached
+    agree(ours, (await run(engine_on("small", prefix_cache=False), turn))[2])
 
 
 async def test_preempted_streams_go_on(engine_on, engine_of, run, random_ids):
@@ -216,11 +230,8 @@ class TestOnTheGpu:
 
         def watched(method):
             def call(self, *arguments):
-                torch.cuda.set_sync_debug_mode("default" if arguments[-1] is None else "error")
-                try:
+                with contextlib.nullcontext() if arguments[-1] is None else forbidden_syncs():
                     return method(self, *arguments)
-                finally:
-                    torch.cuda.set_sync_debug_mode("default")
 
             return call
 

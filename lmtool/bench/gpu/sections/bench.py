@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lmtool.bench.gpu.sections.device import Compiled, Device
+from lmtool.bench.device import Compiled, Device
 from lmtool.bench.gpu.sections.resident import Resident
 from lmtool.engine.weights import find_device
 

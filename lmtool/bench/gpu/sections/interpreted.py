@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmtool.engine.cuda import attention_backends
 from lmtool.engine.decoder_config import decoder_config
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import BLOCK_TOKENS, PagedCache
@@ -37,11 +36,12 @@ def works(device: torch.device) -> bool:
 def load(name: str, config: EngineConfig) -> Engine:
     """A running engine over a random model, as `load_engine` would make it on a GPU; nothing is compared."""
     from lmtool.engine import transformers_forward
+    from lmtool.engine.cuda.kernels import decode_attention
     from lmtool.engine.selfcheck import record_layers
     from lmtool.engine.transformers_forward import TransformersForward
     from lmtool.engine.transformers_loader import fused_llama, paged_runner
 
-    attention_backends._PROGRAMS = PROGRAMS  # noqa: SLF001  # here alone
+    decode_attention._PROGRAMS = PROGRAMS  # noqa: SLF001  # here alone
     transformers_forward.register()
     device = torch.device("cpu")
     with torch.inference_mode():

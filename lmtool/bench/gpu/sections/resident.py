@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lmtool.bench.device import Waits
 from lmtool.bench.gpu.sections import interpreted
-from lmtool.bench.gpu.sections.device import Waits
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.decoder_config import DecoderConfig, decoder_config
 from lmtool.engine.engine_loader import load_engine
@@ -24,7 +24,7 @@ from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.bench.gpu.sections.device import Device
+    from lmtool.bench.device import Device
     from lmtool.bench.gpu.settings import GpuBench
     from lmtool.engine.engine import Engine
     from lmtool.engine.model_runner import ModelRunner

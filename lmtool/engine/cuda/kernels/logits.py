@@ -26,7 +26,7 @@ def apply_masks(logits: Tensor, rows: Tensor, words: Tensor) -> None:
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "words"])
 def _apply_masks(logits, rows, words, vocabulary, width, BLOCK: tl.constexpr):
     """One block of one row's ids."""
     entry = tl.program_id(0).to(tl.int64)

@@ -39,6 +39,21 @@ def test_no_tokens(device):
     assert not keys.any()
 
 
+def test_stored_as_e4m3(device):
+    """With scales, numbers are divided by their head's, rounded to nearest as torch does, and at most 448."""
+    from lmtool.engine.cuda.kernels.kv_write import kv_write
+
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).short().view(torch.bfloat16)
+    key = numbers[numbers.float().abs() < 1e30][: 450 * 128].view(450, 2, 64).to(device)
+    pages = torch.zeros(32, 16, 2, 64, dtype=torch.uint8, device=device)
+    others, slots = torch.zeros_like(pages), torch.arange(450, device=device)
+    scales = torch.tensor([[0.5, 4.0], [1.0, 1.0]], device=device)
+    kv_write(key, key, pages, others, slots, scales)
+    for stored, scale in zip((pages, others), scales, strict=True):
+        expected = (key.float() / scale[:, None]).clamp(-448, 448).to(torch.float8_e4m3fn)
+        assert torch.equal(stored.flatten(0, 1)[:450], expected.view(torch.uint8))
+
+
 pytestmark_rotary = pytest.mark.cuda
 
 EPS = 1e-6
@@ -79,3 +94,24 @@ def test_equals_norm_then_rotation(device, dtype, normed, heads, kv_heads, size)
     torch.testing.assert_close(stored, turned[:4, heads:], atol=tolerance, rtol=tolerance)
     assert torch.equal(values.flatten(0, 1)[slots[:4]], projected[:4, heads + kv_heads :])
     assert int(values.flatten(0, 1).flatten(1).any(1).sum()) == 4
+
+
+def test_rotated_keys_are_stored_as_e4m3(device, dtype):
+    """With scales, what is stored is what is stored without them, divided by its head's and rounded; queries stay."""
+    from lmtool.engine.cuda.kernels.kv_write import rotate_and_store
+
+    generator = torch.Generator().manual_seed(0)
+    projected = torch.randn(5, 8, 64, generator=generator).to(device, dtype)
+    angles = torch.rand(100, 32, generator=generator).to(device)
+    positions, slots = torch.tensor([[0, 1, 17, 99, 3], [16, 33, 20, 47, -1]], device=device)
+    scales = torch.tensor([[0.5, 4.0], [1.0, 0.25]], device=device)
+    queries, kept = [], []
+    for stored, own in ((torch.float32, None), (torch.uint8, scales)):
+        query = torch.empty(5, 4, 64, device=device, dtype=dtype)
+        pages = torch.zeros(2, 3, 16, 2, 64, device=device, dtype=stored)
+        rotate_and_store(projected, query, *pages, positions, slots, angles.cos(), angles.sin(), None, EPS, own)
+        queries.append(query)
+        kept.append(pages.flatten(1, 2))
+    assert torch.equal(*queries)
+    expected = (kept[0] / scales[:, None, :, None]).clamp(-448, 448).to(torch.float8_e4m3fn)
+    assert torch.equal(kept[1], expected.view(torch.uint8))

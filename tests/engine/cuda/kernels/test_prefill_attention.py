@@ -73,6 +73,41 @@ def test_equals_plain_attention(device, dtype, size, kv_heads, group, window, so
         row += count
 
 
+def test_stored_as_e4m3(device, dtype):
+    """Keys and values in bytes, with a scale for each head, give the attention of the numbers that they stand for."""
+    from lmtool.engine.cuda.kernels.prefill_attention import prefill_attention
+
+    query, keys, values, table = pages_of(device, dtype, 64, 2, 1)
+    scales = torch.tensor([[0.5, 2.0], [0.25, 1.0]], device=device)
+    narrow = [
+        (own.float() / scale[:, None]).to(torch.float8_e4m3fn)
+        for own, scale in zip((keys, values), scales, strict=True)
+    ]
+    output = torch.zeros_like(query)
+    tiles = tiles_of(PARTS, 0, device)
+    prefill_attention(
+        query, *(own.view(torch.uint8) for own in narrow), table, tiles, output, scaling=0.125, scales=scales
+    )
+    wide = [own.double() * scale[:, None] for own, scale in zip(narrow, scales, strict=True)]
+    row = 0
+    for index, (start, count) in enumerate(PARTS):
+        own = slice(row, row + count)
+        expected = plain(query[own], *wide, table[index], start, 0.125, None, None)
+        torch.testing.assert_close(output[own].double(), expected, atol=2e-2, rtol=2e-2)
+        row += count
+
+
+def test_tiles_of_padding(device):
+    """A tile without queries changes nothing, and may name any piece."""
+    from lmtool.engine.cuda.kernels.prefill_attention import prefill_attention
+
+    query, keys, values, table = pages_of(device, torch.float32, 64, 1, 2)
+    output = torch.ones_like(query)
+    tiles = torch.zeros(3, 4, dtype=torch.int32, device=device)
+    prefill_attention(query, keys, values, table, tiles, output, scaling=1.0)
+    assert bool((output == 1).all())
+
+
 @pytest.mark.parametrize("window", [None, 24])
 def test_cuts_do_not_matter(device, window):
     """A query has the same bits wherever its prompt is cut."""

@@ -1,6 +1,6 @@
 """All calls of torch that only a GPU has: events, profiler, memory, waiting; on a CPU plain answers to the same.
 
-Nothing else of `bench gpu` calls `torch.cuda`.
+Nothing else of `bench gpu` and `bench engine` calls `torch.cuda`.
 """
 
 from __future__ import annotations

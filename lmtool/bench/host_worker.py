@@ -1,0 +1,216 @@
+"""The measured program of `bench host`: the engine, its Python and all, over a forward pass that costs nothing.
+
+Runs the lmtool of the folder in its first argument, this one or another version; that folder's engine and the standard
+library are all it imports. Calls and answers are JSON lines, as in `peers.worker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+from dataclasses import fields
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from lmtool.engine.batch import Batch
+    from lmtool.engine.engine import Engine
+    from lmtool.types import TokenOutput
+
+SAMPLING: dict[str, dict[str, float]] = {
+    "greedy": {},
+    "temperature": {"temperature": 0.8},
+    "top-k": {"temperature": 0.8, "top_k": 40},
+    "top-p": {"temperature": 0.8, "top_p": 0.9},
+}
+VOCABULARY = 256
+"""Few ids: what grows with them is the sampler's arithmetic, which is not the host's on a GPU."""
+UNTIMED = 8
+"""Full steps at the beginning that are not timed."""
+SPARE = 64
+"""Tokens that streams may have beyond the timed ones."""
+
+
+class FreeForward:
+    """Gives logits that were made before, and takes the time of its thread at each step."""
+
+    def __init__(self, streams: int, steps: int, done: Callable[[], object]) -> None:
+        """streams: rows of a full step. steps: full ones to time. done: called once, in the engine's thread."""
+        import torch
+
+        self._table = torch.randn(streams + 4099, VOCABULARY, generator=torch.Generator().manual_seed(0)) * 4
+        """[rows, V]; another part of it at each step, so that no text repeats itself."""
+        self._full, self._left, self._done = streams, UNTIMED + steps, done
+        self._turn, self._last = 0, 0.0
+        self.running = False
+        """Whether steps count; before that a runner may check that it computes the same twice."""
+        self.seconds: list[float] = []
+        """CPU time of the thread from one full step to the next."""
+
+    def logits(self, batch: Batch, attention: object) -> Tensor:  # noqa: ARG002  # see `Forward`
+        """[rows, V] float32."""
+        now, rows = time.thread_time(), batch.logits
+        if not self.running:
+            return self._table[:rows]
+        if rows >= self._full and self._left > 0:
+            if self._last:
+                self.seconds.append(now - self._last)
+                self._left -= 1
+                if not self._left:
+                    self._done()
+            self._last = now
+        else:
+            self._last = 0.0
+        self._turn = (self._turn + rows + 1) % (len(self._table) - rows)
+        return self._table[self._turn : self._turn + rows]
+
+
+class Host:
+    """What `bench host` calls."""
+
+    def about(self) -> dict[str, Any]:
+        """Versions, and the folder that lmtool was imported from."""
+        import torch
+
+        import lmtool
+
+        torch.set_num_threads(1)
+        folder = Path(lmtool.__file__).parents[1]
+        return {
+            "lmtool": lmtool.__version__,
+            "folder": str(folder),
+            "torch": str(torch.__version__),
+            "python": sys.version.split()[0],
+            "triton": find_spec("triton") is not None,
+        }
+
+    def measure(self, runner: str, streams: int, sampling: str, context: int, steps: int) -> dict[str, Any]:
+        """Microseconds of CPU time that the engine's thread takes for a step of all streams, the mean of these steps.
+
+        runner: `cpu`, or `paged`, the GPU's on CPU tensors, where a recorded step is the plain pass.
+        context: tokens of the longest prompt; the others are up to 15 shorter, so that they need blocks by turns.
+        """
+        return {"us": 1e6 * asyncio.run(_measure(runner, streams, sampling, context, steps))}
+
+
+async def _measure(runner: str, streams: int, sampling: str, context: int, steps: int) -> float:
+    """Seconds a step."""
+    from lmtool.types import GenerateRequest, SamplingParams
+
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    forward = FreeForward(streams, steps, partial(loop.call_soon_threadsafe, done.set))
+    longest = context + UNTIMED + steps + SPARE
+    engine = _engine(forward, runner, streams, longest)
+    forward.running = True
+    gc.collect()
+    gc.freeze()  # as a server does: what was imported is not looked through again
+    engine.start()
+    params: dict[str, Any] = SAMPLING[sampling]
+    problems: list[str] = []
+
+    def sink(outputs: Sequence[TokenOutput]) -> None:
+        for output in outputs:
+            if output.last:  # none ends before its time
+                problems.append(output.error or str(output.finish_reason))
+                done.set()
+
+    try:
+        for number in range(streams):
+            prompt = tuple(3 + (number * 7 + place * 11) % (VOCABULARY - 3) for place in range(context - number % 16))
+            settings = SamplingParams(max_tokens=longest - len(prompt), ignore_eos=True, seed=number, **params)
+            engine.submit(GenerateRequest(number, prompt, settings), sink)
+        await done.wait()
+        if problems:
+            raise RuntimeError(f"a stream ended early: {problems[0]}")
+    finally:
+        await asyncio.to_thread(engine.close)
+    timed = forward.seconds[UNTIMED:]
+    return sum(timed) / len(timed)
+
+
+def _engine(forward: FreeForward, kind: str, streams: int, longest: int) -> Engine:
+    """An engine as `load_engine` makes it, but for the forward pass."""
+    import torch
+
+    from lmtool.engine.config import EngineConfig
+    from lmtool.engine.engine import Engine
+    from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, PagedCache
+    from lmtool.engine.model_runner import ModelRunner
+    from lmtool.engine.plan import Limits
+    from lmtool.types import ModelInfo
+
+    paged, cpu = kind == "paged", torch.device("cpu")
+    blocks = streams * (-(-longest // BLOCK_TOKENS) + 1)
+    layers = [(object(), LayerShape(1, 1, 1))]
+    cache = (PagedCache if paged else KVCache)(layers, blocks, torch.float32, cpu)
+    runner: ModelRunner
+    if paged:
+        from lmtool.engine.cuda.attention_backends import AttentionBackend
+        from lmtool.engine.cuda.runner import CudaRunner
+
+        backend = AttentionBackend("Triton", cast("Any", _never), "Triton", cast("Any", _never))
+        runner = CudaRunner(forward, cache, cpu, BLOCK_TOKENS, 1, backend, deterministic=False)
+        with torch.inference_mode():
+            runner = runner.prepared(streams, longest)
+    else:
+        runner = ModelRunner(forward, cache, cpu, BLOCK_TOKENS, 1, free_cuts=True)
+    newer = {"cache_generated": True}  # unknown to older versions
+    limits = Limits(
+        max_streams=streams,
+        max_batch_tokens=streams * longest,  # all prompts in one step: none is timed
+        chunk_tokens=BLOCK_TOKENS,
+        block_tokens=BLOCK_TOKENS,
+        max_scored_rows=512,
+        free_cuts=runner.free_cuts,
+        **{name: value for name, value in newer.items() if name in {field.name for field in fields(Limits)}},
+    )
+    info = ModelInfo(
+        model="free",
+        constructor="",
+        backend="transformers",
+        vocab_size=VOCABULARY,
+        context_length=longest,
+        bos_token_id=1,
+        eos_token_ids=(2,),
+    )
+    return Engine(runner, limits, blocks, info, EngineConfig(threads=1, speculation=not paged))
+
+
+def _never(*_arguments: object) -> Tensor:
+    """The forward pass asks for no attention."""
+    raise AssertionError
+
+
+def main(words: Sequence[str]) -> None:
+    """Serve calls from stdin until its end. words: the folder with the lmtool to measure."""
+    sys.path.insert(0, words[0])
+    wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever libraries print is no answer
+    host = Host()
+    _answer(wire, host.about)
+    for line in sys.stdin:
+        method, arguments = json.loads(line)
+        _answer(wire, partial(getattr(host, method), **arguments))
+
+
+def _answer(wire: TextIO, call: Callable[[], dict[str, Any]]) -> None:
+    try:
+        answer = call()
+    except Exception as problem:  # noqa: BLE001  # whatever it is, the program that started this one reports it
+        answer = {"error": f"{type(problem).__name__}: {problem}"}
+    wire.write(json.dumps(answer) + "\n")
+    wire.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
