@@ -91,13 +91,15 @@ class Stream:
         allowed: [1 + d, ceil(V / 32)], see `Row`: what may follow the known ids, and each beginning of the draft.
         """
         tokens = self.sequence.tokens
-        known = len(tokens)
-        return [
-            Row(target=tokens[position + 1], top_logprobs=self.top_logprobs, logprob_ids=self.logprob_ids)
-            if position + 1 < known
-            else self._sampling_row(position + 1, None if allowed is None else allowed[position + 1 - known])
-            for position in positions
-        ]
+        known, rows = len(tokens), []
+        for position in positions:
+            index = position + 1
+            if index < known:
+                row = Row(target=tokens[index], top_logprobs=self.top_logprobs, logprob_ids=self.logprob_ids)
+            else:
+                row = self._sampling_row(index, None if allowed is None else allowed[index - known])
+            rows.append(row)
+        return rows
 
     def _sampling_row(self, index: int, allowed: Tensor | None) -> Row:
         """The row from which the id at this index of the stream is sampled."""
@@ -150,8 +152,10 @@ class Stream:
         if self.drafter is None or sequence.forced_count or self.mask is not None:
             return []
         draft = self.drafter.propose(sequence.tokens, share, sequence.max_length - 1 - len(sequence.tokens))
+        if not draft:
+            return draft
         draft = list(takewhile(lambda token: token not in sequence.stop_ids, draft))
-        return draft[: self.guide.accepts(draft)] if draft and self.guide is not None else draft
+        return draft[: self.guide.accepts(draft)] if self.guide is not None else draft
 
     def accept(
         self, tokens: Sequence[SampledToken | None], model: str
