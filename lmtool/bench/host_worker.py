@@ -7,6 +7,7 @@ library are all it imports. Calls and answers are JSON lines, as in `peers.worke
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -111,6 +112,8 @@ async def _measure(runner: str, streams: int, sampling: str, context: int, steps
     longest = context + UNTIMED + steps + SPARE
     engine = _engine(forward, runner, streams, longest)
     forward.running = True
+    gc.collect()
+    gc.freeze()  # as a server does: what was imported is not looked through again
     engine.start()
     params: dict[str, Any] = SAMPLING[sampling]
     problems: list[str] = []

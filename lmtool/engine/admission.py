@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lmtool.engine.sampler import Bias, bias_arrays
+from lmtool.engine.sampling_row import Bias, bias_arrays
 from lmtool.engine.sequence import Sequence
 from lmtool.engine.speculation import Drafter
 from lmtool.engine.stream import Stream

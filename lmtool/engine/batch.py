@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -15,11 +15,13 @@ from lmtool.engine.attention import Group
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-    from lmtool.engine.plan import Plan, Span
+    from lmtool.engine.plan import Plan
+
+_Unit: TypeAlias = "tuple[int, int, list[int]]"
+"""Consecutive queries of one stream that go through attention together: the row and the position of the first one, and
+the stream's blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +56,23 @@ def build(plan: Plan, chunk_tokens: int, min_rows: int, device: torch.device) ->
     units: dict[tuple[int, int], list[_Unit]] = defaultdict(list)
     for span in plan.spans:
         sequence, start, row = span.sequence, span.start, len(ids)
-        end = start + span.count
+        own, end = sequence.blocks, start + span.count
         ids += sequence.ids(start, end)
-        positions += range(start, end)
-        blocks += [sequence.blocks[position // BLOCK_TOKENS] for position in range(start, end)]
+        for position in range(start, end):
+            positions.append(position)
+            blocks.append(own[position // BLOCK_TOKENS])
         needed = span.logits
         logit_rows += range(row + needed.start - start, row + needed.stop - start)
-        for unit in _units(span, row, chunk_tokens):
-            units[unit.count, padded_blocks(unit.start + unit.count)].append(unit)
+        last = sequence.chunked_length
+        while start < end:  # cut at the multiples of `chunk_tokens`, and generated positions one by one
+            count = 1 if start >= last else min((start // chunk_tokens + 1) * chunk_tokens, end, last) - start
+            units[count, padded_blocks(start + count)].append((row, start, own))
+            start, row = start + count, row + count
     padding = max(min_rows - len(ids), 0)
+    whole_batch = len(units) == 1 and not padding
     groups = [
-        _group(members, width, whole_batch=len(units) == 1 and not padding, device=device)
-        for (_, width), members in units.items()
+        _group(members, queries, width, whole_batch=whole_batch, device=device)
+        for (queries, width), members in units.items()
     ]
     rows = logit_rows + logit_rows[-1:] * max(min_rows - len(logit_rows), 0)
     slots = np.array(blocks, np.int64) * BLOCK_TOKENS + np.array(positions, np.int64) % BLOCK_TOKENS
@@ -95,45 +102,22 @@ def padded_blocks(positions: int) -> int:
     return -(-blocks // step) * step
 
 
-@dataclass(slots=True)
-class _Unit:
-    """Consecutive queries of one stream that go through attention together."""
-
-    row: int
-    start: int
-    count: int
-    blocks: list[int]
-
-
-def _units(span: Span, row: int, chunk_tokens: int) -> Iterator[_Unit]:
-    """Cut a span at the multiples of `chunk_tokens`, and its generated positions one by one."""
-    sequence, start = span.sequence, span.start
-    end, last = start + span.count, sequence.chunked_length
-    while start < end:
-        count = 1
-        if start < last:
-            cut = (start // chunk_tokens + 1) * chunk_tokens
-            count = min(cut, end, last) - start
-        yield _Unit(row + start - span.start, start, count, sequence.blocks)
-        start += count
-
-
-def _group(units: list[_Unit], width: int, *, whole_batch: bool, device: torch.device) -> Group:
+def _group(units: list[_Unit], queries: int, width: int, *, whole_batch: bool, device: torch.device) -> Group:
     """Units of as many queries each, over `width` blocks."""
     table: list[int] = []
-    for unit in units:
-        table += unit.blocks[:width]
-        table += [0] * (width - len(unit.blocks))
+    for _, _, blocks in units:
+        table += blocks[:width]
+        table += [0] * (width - len(blocks))
     consecutive = len(units) == 1 and table == list(range(table[0], table[0] + width))
-    queries = np.arange(units[0].count)
+    following = np.arange(queries)
 
     def tensor(first: list[int]) -> Tensor:
         """[N, Q]: these numbers and those that follow each."""
-        return torch.from_numpy(np.array(first, np.int64)[:, None] + queries).to(device)
+        return torch.from_numpy(np.array(first, np.int64)[:, None] + following).to(device)
 
     return Group(
-        rows=None if whole_batch else tensor([unit.row for unit in units]).flatten(),
-        positions=tensor([unit.start for unit in units]),
+        rows=None if whole_batch else tensor([row for row, _, _ in units]).flatten(),
+        positions=tensor([start for _, start, _ in units]),
         table=torch.from_numpy(np.array(table, np.int64)).to(device),
         first_block=table[0] if consecutive else None,
         span=width * BLOCK_TOKENS,

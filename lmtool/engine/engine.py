@@ -254,20 +254,20 @@ class Engine:
             return None  # as a step of its own it may be computed in parts
 
     def _finish_step(self, plan: Plan, streams: list[Stream], tokens: list[list[SampledToken | None]]) -> None:
-        model, send = self._info.model, self._send
+        model, put = self._info.model, self._outbox.put
         parts = [stream.accept(own, model) for stream, own in zip(streams, tokens, strict=True)]
         reasons = self._scheduler.commit(plan, [[one.token for one in accepted] for accepted, _ in parts])
         for stream, (accepted, problem), reason in zip(streams, parts, reasons, strict=True):
-            last = len(accepted) if problem is None else None
-            for index, one in enumerate(accepted, start=1):
-                send(stream, stream.output(one, reason if index == last else None))
+            last = accepted.pop() if accepted and reason is not None and problem is None else None
+            for one in accepted:
+                put(stream.loop, stream.sink, stream.output(one, None))
             if problem is not None:
                 if isinstance(problem, ServerError):  # what its keys and values are, too, is not known
                     self._scheduler.discard(stream.sequence)
                 self._fail([stream], problem)
-            elif reason is not None and not accepted:
-                self._send(stream, stream.ending(reason))
-            elif reason is None and stream.forced_tokens:
+            elif reason is not None:
+                self._send(stream, stream.ending(reason) if last is None else stream.output(last, reason))
+            elif stream.forced_tokens:
                 self._send_forced(stream)
             if stream.guide is not None and stream.guide.slow and accepted and self._alive(stream):
                 self._prefetch_mask(stream, stream.guide)

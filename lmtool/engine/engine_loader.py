@@ -17,6 +17,7 @@ from lmtool.engine.gguf.loader import is_gguf, load_gguf
 from lmtool.engine.hardware import check_formats
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.plan import Limits
+from lmtool.engine.sampler import prepare_gpu
 from lmtool.engine.weights import checkpoint_bytes, find_device, import_transformers
 from lmtool.errors import OutOfMemoryError, ResourceError
 from lmtool.types import LoadProgress
@@ -67,6 +68,8 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     loaded = load_embedded(name, config, device, report) if embedded else _load_any(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
     runner = loaded.runner.prepared(config.max_streams, context)
+    if device.type == "cuda" and loaded.info.vocab_size is not None:
+        prepare_gpu(torch.device("cuda", torch.cuda.current_device()), loaded.info.vocab_size, torch.float32)
     lossless = device.type == "cpu" or config.deterministic
     limits = Limits(
         max_streams=config.max_streams,

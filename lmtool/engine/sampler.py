@@ -6,91 +6,37 @@ from (seed, position). So a stream is the same alone and in a crowd.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lmtool.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, sample_by_kernel
 from lmtool.engine.device_transfer import put_rows, select_rows, to_device
 from lmtool.engine.masks import apply_masks
-from lmtool.engine.sampling_result import RowLogprobs, SampledToken, SamplingResult, row_chunks, row_logprobs
+from lmtool.engine.penalties import penalise
+from lmtool.engine.sampling_result import (
+    RowLogprobs,
+    SampledRows,
+    SampledToken,
+    SamplingResult,
+    TopTokens,
+    alternatives,
+    row_chunks,
+    row_logprobs,
+)
 from lmtool.engine.top_p import most_likely, sample_rows, truncate
-from lmtool.logit_bias import PackedBias
 from lmtool.logprobs.uniform import uniform
-from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
+    from lmtool.engine.cuda.sampling import Part
+    from lmtool.engine.sampling_row import Row
+    from lmtool.types import LogprobsMode
 
-    from lmtool.logits_processors import Processors
-
-_HUGE = 1e30
-"""A bias beyond this is as good as infinite, and would become so in float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bias:
-    """A `logit_bias` as tensors: a mask may hold as many ids as the vocabulary, and is added at every step."""
-
-    ids: Tensor
-    """[n] int64"""
-    values: Tensor
-    """[n] float32, nats"""
-
-    @staticmethod
-    def of(bias: Mapping[int, float], device: torch.device | None = None) -> Bias | None:
-        """The tensors for a mapping; None for an empty one."""
-        if not bias:
-            return None
-        ids, nats = bias_arrays(bias)
-        device = torch.device("cpu") if device is None else device
-        values = nats.clip(-_HUGE, _HUGE).astype(np.float32)
-        return Bias(to_device(ids, torch.int64, device), to_device(values, torch.float32, device))
-
-
-def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Token ids and nats of a bias; those of a packed one are its own.
-
-    By numpy: the event loop looks at them, and torch would share the work with threads that wait for each other.
-    """
-    if isinstance(bias, PackedBias):
-        return np.frombuffer(bias.token_ids, np.int64), np.frombuffer(bias.nats, np.float64)
-    return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float64, len(bias))
-
-
-@dataclass(slots=True)
-class Row:
-    """One row of logits and how to sample from it. Not frozen: one is made for each token, which takes a third so."""
-
-    params: SamplingParams = field(default_factory=SamplingParams)
-    target: int | None = None
-    """The id to score (SCORE); None samples one (GENERATE). A scored row uses nothing else but `top_logprobs`."""
-    bias: Bias | None = None
-    """The parameters' `logit_bias`."""
-    top_logprobs: int | None = None
-    """How many alternatives to give; None gives none at all."""
-    seed: int = 0
-    position: int = 0
-    """Index of the token to be sampled, counted from the prompt's first."""
-    barred: Collection[int] = ()
-    """Ids that may not be sampled now: eos and stop ids before `min_tokens`."""
-    known_ids: Collection[int] = ()
-    """Ids in prompt or output; needed with a repetition penalty."""
-    counts: Mapping[int, int] = field(default_factory=dict)
-    """Generated id to how often; needed with a presence or frequency penalty."""
-    output: Sequence[int] = ()
-    """Ids generated so far; needed with `processors`."""
-    processors: Processors | None = None
-    """The stream's own, see `lmtool.logits_processors`; what fails is in their `error`."""
-    allowed: Tensor | None = None
-    """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `masks`."""
-    logprob_ids: Sequence[int] = ()
-    """The alternatives to give, in place of the most likely ids."""
+    GpuSampler: TypeAlias = Callable[[Tensor, Sequence[Row], list[int]], tuple[Tensor, list[SampledRows]]]
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
@@ -108,16 +54,18 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
 
 
 def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
-    """`sample`, with nothing read from the device yet.
+    """`sample`, with nothing read from the device yet: a GPU is not waited for, unless a row's processors do.
 
-    So a GPU is not waited for, unless a row has processors or a cut that may lie beyond the likeliest 256 ids: top-p
-    or min-p without a top-k.
+    On a GPU kernels sample, see `cuda.sampling`; rows with processors, and all where there is no Triton, go through
+    torch's operators.
     """
+    by_kernel = prepare_gpu(logits.device, logits.shape[-1], logits.dtype) if logits.is_cuda else None
+    if by_kernel is not None:
+        return _start_on_gpu(logits, rows, by_kernel)
+    logits = logits.float()
     simple = [i for i, row in enumerate(rows) if _kernel_can_sample(row)] if has_kernel(logits) else []
     if not simple:
-        tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
-        highest = logits.amax(dim=-1)
-        return SamplingResult(tokens, highest, _sample_by_stages(logits, rows, list(range(len(rows))), tokens))
+        return _start_by_stages(logits, rows)
     samples, logprobs = _sample_by_kernel(logits, rows, simple)
     if len(simple) == len(rows):
         return SamplingResult(samples.tokens, samples.highest, [logprobs])
@@ -129,11 +77,73 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
     return SamplingResult(tokens, highest, [logprobs, *_sample_by_stages(logits, rows, others, tokens)])
 
 
+@functools.cache
+def prepare_gpu(device: torch.device, vocabulary: int, dtype: torch.dtype) -> GpuSampler | None:
+    """What samples by kernels, compiled and tried; None without Triton, or where it does not give what torch does.
+
+    vocabulary, dtype: of the logits. To be called before anything is served: compiling takes seconds.
+    """
+    try:
+        from lmtool.engine.cuda.sampling import sample_rows
+        from lmtool.engine.cuda.sampling_check import kernels_work
+    except ImportError:
+        return None
+
+    def by_kernel(logits: Tensor, rows: Sequence[Row], members: list[int]) -> tuple[Tensor, list[SampledRows]]:
+        parts = sample_rows(logits, rows, members)
+        tokens = parts[0].tokens if len(parts) == 1 else torch.cat([part.tokens for part in parts])
+        return tokens, [_sampled_rows(part, rows) for part in parts]
+
+    def ours(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
+        tokens, sampled = by_kernel(logits, rows, list(range(len(rows))))
+        return SamplingResult(tokens, None, [], sampled).read()
+
+    def theirs(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
+        return _start_by_stages(logits, rows).read()
+
+    return by_kernel if kernels_work(ours, theirs, device, vocabulary, dtype) else None
+
+
+def _sampled_rows(part: Part, rows: Sequence[Row]) -> SampledRows:
+    """A part's tokens with the alternatives that its rows ask for."""
+    tops: list[TopTokens] = []
+    if part.logprobs is not None:
+        asked = [rows[part.members[at]] for at in part.listed]
+        tops = alternatives(part.logprobs, [row.top_logprobs for row in asked], [row.logprob_ids for row in asked])
+    counts = [
+        len(row.logprob_ids) if row.logprob_ids and row.top_logprobs is not None else row.top_logprobs
+        for row in (rows[i] for i in part.members)
+    ]
+    return SampledRows(part.members, counts, part.results, part.listed, tops, part.counts)
+
+
+def _start_by_stages(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
+    """Sample all rows by torch's operators."""
+    tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
+    highest = logits.amax(dim=-1)
+    return SamplingResult(tokens, highest, _sample_by_stages(logits, rows, list(range(len(rows))), tokens))
+
+
+def _start_on_gpu(logits: Tensor, rows: Sequence[Row], by_kernel: GpuSampler) -> SamplingResult:
+    """Sample by kernels all rows but those with processors."""
+    own = [i for i, row in enumerate(rows) if row.processors is None or row.target is not None]
+    sampled_ids, sampled = by_kernel(logits, rows, own) if own else (logits.new_zeros(0, dtype=torch.int64), [])
+    others = sorted({*range(len(rows))} - {*own})
+    if not others:
+        return SamplingResult(sampled_ids, None, [], sampled)
+    tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
+    if own:
+        put_rows(tokens, own, sampled_ids)
+    logits = logits.float()
+    highest = logits.amax(dim=-1)
+    return SamplingResult(tokens, highest, _sample_by_stages(logits, rows, others, tokens), sampled)
+
+
 def _kernel_can_sample(row: Row) -> bool:
     """Whether the row has nothing but a bias, a mask, barred ids, a temperature, top-k, top-p and min-p."""
     if row.target is not None:
         return True
-    if row.processors is not None or _penalises(row.params):
+    if row.processors is not None or row.penalises:
         return False
     changes = {
         "biased": False,
@@ -184,7 +194,7 @@ class _Stages:
         self._rows = rows
         self._members = members
         biased = [i for i in members if rows[i].target is None and rows[i].bias is not None]
-        masked = [i for i in members if rows[i].allowed is not None]
+        masked = [i for i in members if rows[i].target is None and rows[i].allowed is not None]
         self._raw_rows = [i for i in sorted({*biased, *masked}) if rows[i].params.logprobs_mode == "raw"]
         self._raw = select_rows(logits, self._raw_rows).clone() if self._raw_rows else None
         self._biased = _add_bias(logits, rows, biased) if biased else logits
@@ -250,11 +260,7 @@ def _shapes(row: Row) -> bool:
 
 def _adjusts(row: Row) -> bool:
     """Whether processors, penalties or barred ids change the logits."""
-    return row.processors is not None or bool(row.barred) or _penalises(row.params)
-
-
-def _penalises(params: SamplingParams) -> bool:
-    return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+    return row.processors is not None or bool(row.barred) or row.penalises
 
 
 def _add_bias(logits: Tensor, rows: Sequence[Row], biased: list[int]) -> Tensor:
@@ -270,7 +276,7 @@ def _sample_random(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]
     temperature = to_device([row.params.temperature for row in rows], torch.float32, logits.device)
     heated = _adjusted(logits, rows) / temperature.clamp(min=1e-5).unsqueeze(-1)
     uniforms = [uniform(row.seed, row.position) for row in rows]
-    cut = [i for i, row in enumerate(rows) if _truncates(row.params)]
+    cut = [i for i, row in enumerate(rows) if row.truncates]
     if cut:
         put_rows(heated, cut, truncate(select_rows(heated, cut), [rows[i].params for i in cut]))
     return heated, sample_rows(heated, to_device(uniforms, torch.float64, logits.device))
@@ -290,25 +296,6 @@ def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     for own, row in zip(logits, rows, strict=True):
         if row.processors is not None:
             row.processors.apply(row.output, own)
-        if _penalises(row.params) or row.barred:
-            _penalise(own, row)
+        if row.penalises or row.barred:
+            penalise(own, row.params, row.known_ids, row.counts, row.barred)
     return logits
-
-
-def _truncates(params: SamplingParams) -> bool:
-    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-
-
-def _penalise(logits: Tensor, row: Row) -> None:
-    """logits: [V], changed in place."""
-    params, device = row.params, logits.device
-    if params.repetition_penalty != 1 and row.known_ids:
-        ids = to_device(list(row.known_ids), torch.int64, device)
-        values = logits[ids]
-        logits[ids] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
-    if (params.presence_penalty or params.frequency_penalty) and row.counts:
-        ids = to_device(list(row.counts), torch.int64, device)
-        often = to_device(list(row.counts.values()), logits.dtype, device)
-        logits[ids] -= params.presence_penalty + params.frequency_penalty * often
-    if row.barred:
-        logits.index_fill_(0, to_device(list(row.barred), torch.int64, device), float("-inf"))

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,8 @@ from lmtool.engine.top_p import logsumexp, most_likely, top_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from lmtool.engine.penalties import TokenCounts
 
 _TOP_BUCKETS = (1, 5, 20, 256)
 """Alternatives are taken this many at a time, or all; a row's bucket depends on its own request alone."""
@@ -43,30 +46,82 @@ class SampledToken(NamedTuple):
 class SamplingResult:
     """The tokens of R rows of logits, on their way to the host."""
 
-    def __init__(self, tokens: Tensor, highest: Tensor, logprobs: Sequence[RowLogprobs]) -> None:
-        """Start the copies. tokens: [R] int64. logprobs: of each row once.
+    def __init__(
+        self,
+        tokens: Tensor,
+        highest: Tensor | None,
+        logprobs: Sequence[RowLogprobs],
+        sampled: Sequence[SampledRows] = (),
+    ) -> None:
+        """Start the copies. tokens: [R] int64. logprobs, sampled: of each row once, in one or the other.
 
         highest: [R] float32, the highest logit of each row; where it is not finite, the row is no distribution: NaN
-        wins over every number.
+        wins over every number. None where no row is in `logprobs`.
         """
         self.tokens = tokens
         """[R] int64, on the logits' device; an id of the vocabulary also for a row that is no distribution."""
-        self._tokens = to_host(tokens)
-        self._highest = to_host(highest)
+        self._tokens = to_host(tokens) if logprobs else None
+        self._highest = None if highest is None else to_host(highest)
         self._logprobs = [own.to_host() for own in logprobs]
+        self._sampled = [own.to_host() for own in sampled]
         self._wait = arrival(tokens.device)
 
     def read(self) -> list[SampledToken | None]:
         """One token a row; None for a row that is no distribution. Waits for the device."""
         self._wait()
-        tokens = self._tokens.tolist()
-        finite = [math.isfinite(highest) for highest in self._highest.tolist()]
-        results: list[SampledToken | None] = [None] * len(tokens)
-        for logprobs in self._logprobs:
-            for row, logprob, top in logprobs.read():
-                if finite[row] and not math.isnan(logprob):
-                    results[row] = SampledToken(tokens[row], logprob, _with_chosen(top, tokens[row], logprob))
+        results: list[SampledToken | None] = [None] * len(self.tokens)
+        if self._tokens is not None and self._highest is not None:
+            tokens = self._tokens.tolist()
+            finite = [math.isfinite(highest) for highest in self._highest.tolist()]
+            for logprobs in self._logprobs:
+                for row, logprob, top in logprobs.read():
+                    if finite[row] and not math.isnan(logprob):
+                        results[row] = SampledToken(tokens[row], logprob, _with_chosen(top, tokens[row], logprob))
+        for sampled in self._sampled:
+            for row, token, logprob, top in sampled.read():
+                results[row] = SampledToken(token, logprob, _with_chosen(top, token, logprob))
         return results
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRows:
+    """Tokens of n rows of a batch, and their log-probabilities, as a GPU's kernels give them."""
+
+    rows: list[int]
+    """[n], in the batch."""
+    top_counts: list[int | None]
+    """[n], how many alternatives; None for none at all."""
+    results: Tensor
+    """[n, 4] int32: token, bits of its logprob, the likeliest id, bits of its logprob; NaN for no distribution."""
+    members: list[int]
+    """Which of the n have other alternatives than the likeliest id, in order of `tops`."""
+    tops: list[TopTokens]
+    """These alternatives; `TopTokens.members` are places in `members`."""
+    counts: list[TokenCounts | None]
+    """[n], those that the kernel has added the token to."""
+
+    def to_host(self) -> SampledRows:
+        """The same on the host, once what is queued on the device is done."""
+        tops = [top.to_host() for top in self.tops]
+        return SampledRows(self.rows, self.top_counts, to_host(self.results), self.members, tops, self.counts)
+
+    def read(self) -> Iterator[tuple[int, int, float, Top | None]]:
+        """Row, token, log-probability and alternatives of each row that is a distribution."""
+        numbers = self.results.numpy()
+        tokens, likeliest = numbers[:, 0].tolist(), numbers[:, 2].tolist()
+        logprobs, highest = (numbers[:, at].view(np.float32).tolist() for at in (1, 3))
+        tops: list[Top | None] = [
+            None if count is None else [pair] if count == 1 else []
+            for count, pair in zip(self.top_counts, zip(likeliest, highest, strict=True), strict=True)
+        ]
+        for own in self.tops:
+            for at, top in own.read([self.top_counts[at] for at in self.members]):
+                tops[self.members[at]] = top
+        for place, row in enumerate(self.rows):
+            if not math.isnan(logprobs[place]):
+                if (counts := self.counts[place]) is not None:
+                    counts.sampled = tokens[place]
+                yield row, tokens[place], logprobs[place], tops[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +145,8 @@ class RowLogprobs:
         """Row, log-probability and alternatives of each."""
         tops: list[Top | None] = [None if count is None else [] for count in self.top_counts]
         for own in self.tops:
-            for at, ids, logprobs in zip(own.members, own.ids.tolist(), own.logprobs.tolist(), strict=True):
-                pairs = zip(ids[: self.top_counts[at]], logprobs, strict=False)
-                tops[at] = [(token, logprob) for token, logprob in pairs if logprob > float("-inf")]
+            for at, top in own.read(self.top_counts):
+                tops[at] = top
         return zip(self.rows, self.logprobs.tolist(), tops, strict=True)
 
 
@@ -110,6 +164,23 @@ class TopTokens:
     def to_host(self) -> TopTokens:
         """The same on the host, once what is queued on the device is done."""
         return TopTokens(self.members, to_host(self.ids), to_host(self.logprobs))
+
+    def read(self, counts: Sequence[int | None]) -> Iterator[tuple[int, Top]]:
+        """Each member and its alternatives, as many as `counts` says of it."""
+        for at, ids, logprobs in zip(self.members, self.ids.tolist(), self.logprobs.tolist(), strict=True):
+            pairs = zip(ids[: counts[at]], logprobs, strict=False)
+            yield at, [(token, logprob) for token, logprob in pairs if logprob > float("-inf")]
+
+
+def alternatives(logprobs: Tensor, top_counts: Sequence[int | None], named: Sequence[Sequence[int]]) -> list[TopTokens]:
+    """The alternatives of n rows; nothing is read from the device.
+
+    logprobs: [n, V] float32. top_counts, named: as in `row_logprobs`.
+    """
+    chosen = {at: ids for at, ids in enumerate(named) if ids}
+    likeliest = [None if at in chosen else count for at, count in enumerate(top_counts)]
+    places, normaliser = list(range(len(logprobs))), logprobs.new_zeros(len(logprobs))
+    return [*_alternatives(logprobs, places, normaliser, likeliest), *_named(logprobs, places, normaliser, chosen)]
 
 
 def row_logprobs(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from lmtool.engine.sampler import Bias, Row
 from lmtool.engine.sampling_result import SampledToken
+from lmtool.engine.sampling_row import Bias, Row, RowState
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, RequestError, ServerError
 from lmtool.streams import failure
 from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage
@@ -72,6 +72,8 @@ class Stream:
     """When its first step was planned, by `time.perf_counter`."""
     logprob_ids: tuple[int, ...] = ()
     """Ids whose log-probabilities each token has, in place of the most likely ones."""
+    row_state: RowState = field(init=False)
+    """What its rows have in common from step to step."""
     _counts_tokens: bool = field(init=False)
     """Whether a penalty needs `counts`."""
     _ids_known: set[int] = field(default_factory=set)
@@ -80,6 +82,7 @@ class Stream:
     """How many tokens that is."""
 
     def __post_init__(self) -> None:
+        self.row_state = RowState(self.sequence.tokens, self.sequence.prompt_length)
         self._counts_tokens = self.sampling.presence_penalty != 0 or self.sampling.frequency_penalty != 0
 
     def rows(self, positions: range, allowed: Tensor | None = None) -> list[Row]:
@@ -88,13 +91,15 @@ class Stream:
         allowed: [1 + d, ceil(V / 32)], see `Row`: what may follow the known ids, and each beginning of the draft.
         """
         tokens = self.sequence.tokens
-        known = len(tokens)
-        return [
-            Row(target=tokens[position + 1], top_logprobs=self.top_logprobs, logprob_ids=self.logprob_ids)
-            if position + 1 < known
-            else self._sampling_row(position + 1, None if allowed is None else allowed[position + 1 - known])
-            for position in positions
-        ]
+        known, rows = len(tokens), []
+        for position in positions:
+            index = position + 1
+            if index < known:
+                row = Row(target=tokens[index], top_logprobs=self.top_logprobs, logprob_ids=self.logprob_ids)
+            else:
+                row = self._sampling_row(index, None if allowed is None else allowed[index - known])
+            rows.append(row)
+        return rows
 
     def _sampling_row(self, index: int, allowed: Tensor | None) -> Row:
         """The row from which the id at this index of the stream is sampled."""
@@ -110,7 +115,7 @@ class Stream:
             row.counts = Counter(self.counts) + Counter(pending) if pending else self.counts
         if self.processors is not None:
             row.processors, row.output = self.processors, sequence.tokens[sequence.prompt_length : index]
-        row.allowed, row.logprob_ids = allowed, self.logprob_ids
+        row.allowed, row.logprob_ids, row.state = allowed, self.logprob_ids, self.row_state
         return row
 
     def _known_ids(self) -> set[int]:
@@ -147,8 +152,10 @@ class Stream:
         if self.drafter is None or sequence.forced_count or self.mask is not None:
             return []
         draft = self.drafter.propose(sequence.tokens, share, sequence.max_length - 1 - len(sequence.tokens))
+        if not draft:
+            return draft
         draft = list(takewhile(lambda token: token not in sequence.stop_ids, draft))
-        return draft[: self.guide.accepts(draft)] if draft and self.guide is not None else draft
+        return draft[: self.guide.accepts(draft)] if self.guide is not None else draft
 
     def accept(
         self, tokens: Sequence[SampledToken | None], model: str

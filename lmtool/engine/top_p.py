@@ -77,7 +77,7 @@ def most_likely(logits: Tensor) -> Tensor:
 
 
 def truncate(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Apply top-k, then top-p of the rest, then min-p. Waits for the device where only the numbers tell how far to go.
+    """Apply top-k, then top-p of the rest, then min-p. Rows on a GPU are sorted whole, so that it is not waited for.
 
     logits: [n, V] float32, temperature applied. params: one for each row.
     Returns [n, V] float32, -inf for what is cut; at least the most likely token stays.
@@ -85,13 +85,13 @@ def truncate(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     normaliser = logsumexp(logits).unsqueeze(-1)
     result = torch.full_like(logits, float("-inf"))
     rows = list(range(len(params)))
-    for count in (*_CANDIDATES, logits.shape[-1]):
+    for count in (*(_CANDIDATES if logits.device.type == "cpu" else ()), logits.shape[-1]):
         own = select_rows(logits, rows)
         values, ids = top_tokens(own, min(count, logits.shape[-1]))
         stays, sure = _staying(values, select_rows(normaliser, rows), [params[row] for row in rows], logits.shape[-1])
         rest = torch.full_like(own, float("-inf")).scatter_(1, ids, values.masked_fill(~stays, float("-inf")))
         put_rows(result, rows, rest)
-        if all(0 < params[row].top_k <= count for row in rows):  # these candidates are all that top-k leaves
+        if count >= logits.shape[-1] or all(0 < params[row].top_k <= count for row in rows):  # all that top-k leaves
             break
         rows = [row for row, enough in zip(rows, sure.tolist(), strict=True) if not enough]
         if not rows:
@@ -138,12 +138,14 @@ def _staying(
     all_of_top_k = top_k <= width
     mass = logsumexp(values.masked_fill(~stays, float("-inf"))).unsqueeze(-1)
     probabilities = torch.exp(values - torch.where(all_of_top_k.unsqueeze(-1), mass, normaliser))
-    before = torch.cumsum(probabilities, dim=-1) - probabilities
+    widened = torch.float64 if device.type != "cpu" else None  # there, the order of summing depends on the batch
+    before = torch.cumsum(probabilities, dim=-1, dtype=widened) - probabilities
     nucleus = (before < top_p) | (top_p >= 1)
     likely = probabilities >= min_p * probabilities[:, :1]
     stays = stays & nucleus & likely
     stays[:, 0] = True
-    sure = all_of_top_k | ~stays[:, -1] if width < vocabulary else torch.ones_like(all_of_top_k)
+    whole_mass = (top_k == vocabulary) | (top_p.squeeze(-1) >= 1)  # else top-p counts what only all of top-k tells
+    sure = all_of_top_k | (whole_mass & ~stays[:, -1]) if width < vocabulary else torch.ones_like(all_of_top_k)
     return stays, sure
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from lmtool.engine import sampler, sampling_result, top_p
-from lmtool.engine.sampler import Bias, Row, sample, start_sampling
+from lmtool.engine.sampler import sample, start_sampling
 from lmtool.engine.sampling_result import SampledToken, SamplingResult, row_chunks, row_logprobs
+from lmtool.engine.sampling_row import Bias, Row
 from lmtool.logprobs.uniform import uniform
 from lmtool.types import SamplingParams
 
@@ -280,6 +281,8 @@ class TestWaiting:
             {},
             {"temperature": 1.0},
             {"temperature": 1.0, "top_k": 20, "top_p": 0.8, "min_p": 0.1},
+            {"temperature": 1.0, "top_p": 0.9},
+            {"temperature": 1.0, "top_k": 400, "min_p": 0.1},
             {"temperature": 0.7, "logprobs_mode": "processed"},
             {"logit_bias": {3: 1.0}, "logprobs_mode": "raw"},
             {"repetition_penalty": 1.5, "presence_penalty": 0.5, "temperature": 0.5},
@@ -293,12 +296,6 @@ class TestWaiting:
         bias = Bias.of(sampling.logit_bias, torch.device("meta"))
         row = Row(sampling, None, bias, top_logprobs, known_ids={4, 5}, counts={6: 2})
         assert len(self.begun(row, *neighbours, row, Row(target=7)).tokens) == 3 + len(neighbours)
-
-    @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 400}])
-    def test_what_must_be_looked_at(self, params):
-        """How far a cut goes that may lie beyond the first candidates, only the numbers tell."""
-        with pytest.raises(NotImplementedError, match="no data"):
-            self.begun(Row(SamplingParams(temperature=1.0, **params)))
 
 
 def test_everything_barred():

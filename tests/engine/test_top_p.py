@@ -41,7 +41,10 @@ class TestTruncate:
         """Exactly the ids that the definition names; `top_p` counts what `top_k` has left."""
         assert kept(LOGITS, **params) == ids
 
-    @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"top_k": 700}, {"min_p": 0.01}, {"top_k": 700, "top_p": 0.8}])
+    @pytest.mark.parametrize(
+        "params",
+        [{"top_p": 0.9}, {"top_k": 700}, {"min_p": 0.01}, {"top_k": 700, "top_p": 0.8}, {"top_k": 300, "top_p": 0.2}],
+    )
     def test_beyond_the_fast_candidates(self, params):
         """A flat distribution, whose cut lies beyond the fast path's candidates, is cut just as exactly."""
         logits = torch.linspace(0, 1, 1000).tolist()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from lmtool.engine.sampler import Row, sample
+from lmtool.engine.sampler import sample
+from lmtool.engine.sampling_row import Row
 from lmtool.logprobs.distribution import Distribution
 from lmtool.logprobs.uniform import uniform
 from lmtool.logprobs.what_if import Knobs, draw, what_if

@@ -122,6 +122,9 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     from lmtool.engine.cuda.kernels import decode_attention
 
     monkeypatch.setattr(decode_attention, "_PROGRAMS", 8)
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_TOKENS", (32,))
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_SINGLES", ())
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._MOST_PARTS", 3)
 
 
 @pytest.fixture
@@ -171,7 +174,14 @@ def engine_on(runner_of) -> Iterator[Callable[..., Engine]]:
             with torch.inference_mode():
                 runner = runner.prepared(streams, CONTEXT)
             assert runner.graphs is not None
-        limits = Limits(max_streams=streams, max_batch_tokens=64, chunk_tokens=16, block_tokens=16, max_scored_rows=512)
+        limits = Limits(
+            max_streams=streams,
+            max_batch_tokens=64,
+            chunk_tokens=16,
+            block_tokens=16,
+            max_scored_rows=512,
+            cache_generated=not deterministic,
+        )
         info = ModelInfo(
             model=architecture,
             constructor="",

@@ -64,6 +64,18 @@ async def test_whole_blocks_of_a_prompt_are_kept(engine_on, run, random_ids):
     agree(again, first)
 
 
+@pytest.mark.parametrize(("deterministic", "cached"), [(False, 48), (True, 32)])
+async def test_what_was_generated_is_kept(engine_on, run, random_ids, deterministic, cached):
+    """The next turn begins with whole blocks of the last answer, too; where bits are promised, of its prompt alone."""
+    engine = engine_on("small", deterministic=deterministic)
+    first = GenerateRequest(1, random_ids(37, seed=1), replace(GREEDY, max_tokens=14))
+    said = [output.token for output in (await run(engine, first))[1]]
+    turn = GenerateRequest(2, (*first.prompt, *said, *random_ids(5, seed=2)), GREEDY)
+    ours = (await run(engine, turn))[2]
+    assert ours[-1].usage.cached_tokens == cached
+    agree(ours, (await run(engine_on("small", prefix_cache=False), turn))[2])
+
+
 async def test_preempted_streams_go_on(engine_on, engine_of, run, random_ids):
     """With blocks for little more than one stream, all of them end as on CPU."""
     requests = [GenerateRequest(seed, random_ids(14, seed=seed), GREEDY) for seed in (1, 2, 3)]
