@@ -88,10 +88,15 @@ def allocate(
     dtype: torch.dtype,
     device: torch.device,
     scales: Sequence[Tensor] | None = None,
+    *,
+    paged: bool = False,
 ) -> KVCache:
-    """The cache, on a GPU a `PagedCache` with these scales. Raises `OutOfMemoryError` without memory for it."""
+    """The cache, a `PagedCache` on a GPU or if asked for one, with these scales.
+
+    Raises `OutOfMemoryError` when there is no memory for it.
+    """
     try:
-        if device.type == "cuda" or scales is not None:
+        if device.type == "cuda" or paged:
             return PagedCache(layers, blocks, dtype, device, scales)
         return KVCache(layers, blocks, dtype, device)
     except (RuntimeError, MemoryError) as problem:

@@ -44,7 +44,8 @@ def with_cache(model: CheckedModel, config: EngineConfig) -> RunnableModel:
     scales = _cache_scales(model) if config.kv_cache_dtype == "fp8" else None
     dtype = old.dtype if scales is None else torch.uint8
     blocks = cache_blocks(model.name, shapes, info.context_length, dtype, old.device, config, CHECK_BLOCKS, reserved)
-    cache = allocate(model.name, old.layers, blocks, dtype, old.device, scales)
+    paged = isinstance(old, PagedCache)
+    cache = allocate(model.name, old.layers, blocks, dtype, old.device, scales, paged=paged)
     runner = replace(model.runner, cache=cache)
     if scales is not None:
         tolerance = QUANTIZED["fp8" if config.quantize else "fp8 keys and values"]

@@ -209,7 +209,8 @@ def _widened(model: nn.Module) -> Iterator[None]:
 QUANTIZED = {"int8": 0.3, "int4": 0.7, "fp8": 0.5, "fp8 keys and values": 0.3}
 """How far logits of quantized weights may be off: the root of the mean square, in standard deviations.
 
-Logits that have nothing to do with the right ones are off by 1.4.
+Logits that have nothing to do with the right ones are off by 1.4. `fp8` weights with rounded inputs, emulated: 0.07 for
+the included model, 0.08 and 0.13 for random ones of 4 and 32 layers; keys and values 0.03 and 0.04 for these.
 """
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from lmtool.bench.gpu.settings import GpuBench, Section
 
-START_SECONDS = 90.0
+START_SECONDS = 150.0
+"""To import torch and transformers, on a machine that reads them for the first time."""
 LEAST_SECONDS = 5.0
 """With less left no section is begun."""
 

@@ -38,6 +38,7 @@ PLACES = {
     "prefill": ("streams", "prefill"),
     "samplers": ("streams", "samplers"),
     "arrival": ("streams", "arrival"),
+    "host": ("streams", "host"),
     "deterministic": ("models", "deterministic"),
     "bias": ("models", "bias"),
     "second_load": ("models", "second_load"),

@@ -31,7 +31,7 @@ async def gpu(
         shown_default="random:llama-8b; on a CPU random:llama-tiny",
     ),
     only: str | None = option(None, "These sections alone.", PANEL, metavar="NAME,NAME"),
-    seconds: float = option(570.0, "Time of the whole run.", PANEL, metavar="S", minimum=1),
+    seconds: float = option(560.0, "Time of the whole run.", PANEL, metavar="S", minimum=1),
 ) -> None:
     """Test and measure lmtool on a GPU: tests, decode, prompts, sampling, determinism, transformers beside it.
 

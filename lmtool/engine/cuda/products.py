@@ -58,6 +58,8 @@ def fixed_rows(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`linear`, [M, out], in products of exactly `FIXED_ROWS` rows. inputs: [M, in]."""
     rows = len(inputs)
     padded = pad(inputs, (0, 0, 0, -rows % FIXED_ROWS))
+    if len(padded) == FIXED_ROWS:
+        return linear(padded, weight, bias)[:rows]
     return torch.cat([linear(part, weight, bias) for part in torch.split(padded, FIXED_ROWS)])[:rows]
 
 
@@ -158,9 +160,11 @@ def _scaled(inputs: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) 
     from lmtool.engine.cuda.kernels.e4m3 import rounded_rows
 
     rows, factors = rounded_rows(inputs.contiguous())
-    result = torch._scaled_mm(  # noqa: SLF001  # torch's only way to it that every supported version has
-        rows.view(torch.float8_e4m3fn), weight, factors, scale.unsqueeze(0), out_dtype=inputs.dtype, use_fast_accum=True
-    )
+    result: Tensor = torch._scaled_mm(  # noqa: SLF001  # torch's only way to it that every supported version has
+        rows.view(torch.float8_e4m3fn), weight, factors, scale.unsqueeze(0),
+        out_dtype=torch.bfloat16, use_fast_accum=True,
+    )  # fmt: skip
+    result = result.to(inputs.dtype)  # the library has bfloat16 alone where rows have scales
     return result if bias is None else result + bias
 
 

@@ -34,7 +34,7 @@ def test_sections_on_a_cpu(lmtool: Run, tmp_path: Path) -> None:
     }
     assert all(row["longest_gap_ms"] > 0 and not row["compiled"] for row in found["arrival"]["rows"])
     assert len({one["blocks"] for one in found["second_load"]["loads"]}) == 1
-    assert [bar["met"] for bar in saved["bars"]] == [None] * 8
+    assert [bar["is_met"] for bar in saved["bars"]] == [None] * 8
     assert "samplers: done after" in done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "cpu · random:llama-tiny · float32"

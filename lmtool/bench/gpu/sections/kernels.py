@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -170,32 +171,23 @@ def stages(bench: Bench) -> Iterator[dict[str, Any]]:
 
 
 def _staged_times(bench: Bench, pages: Pages, depth: int | None) -> dict[str, Any]:
-    """Of decode attention with so many stages; None: as it is launched."""
-    from lmtool.engine.cuda.kernels import decode_attention
+    """Of decode attention with so many stages; None: with the tiles that it chooses itself."""
+    from lmtool.engine.cuda.kernels.decode_attention import decode_attention, tile_choices
 
-    plain = decode_attention._decode  # noqa: SLF001  # the kernel has no setting for it
-    try:
-        if depth is not None:
-            decode_attention._decode = _Staged(plain, depth)  # noqa: SLF001
-        rows = pages.rows(0, len(pages.query))
+    rows = pages.rows(0, len(pages.query))
+    if depth is None:
         run = partial(triton_decode(), pages.query, pages.keys, pages.values, rows, pages.params)
+    else:
+        tiles = replace(tile_choices(pages.query, pages.values)[0], stages=depth)
+        run = partial(
+            decode_attention, pages.query, pages.keys, pages.values, rows.table, rows.lengths,
+            scaling=pages.params.scaling, tiles=tiles,
+        )  # fmt: skip
+    try:
         seconds = bench.device.times(run, bench.settings.moment / 2).median
     except Exception as problem:  # noqa: BLE001  # Triton has errors of its own for more shared memory than there is
         return {"error": f"{type(problem).__name__}: {problem}"[:200]}
-    finally:
-        decode_attention._decode = plain  # noqa: SLF001
     return {"us": 1e6 * seconds, "bytes_per_s": pages.read_bytes / seconds}
-
-
-class _Staged:
-    """A Triton kernel that is launched with another `num_stages`."""
-
-    def __init__(self, kernel: Any, depth: int) -> None:
-        self._kernel, self._depth = kernel, depth
-
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        launch = self._kernel[grid]
-        return lambda *arguments, **settings: launch(*arguments, **{**settings, "num_stages": self._depth})
 
 
 def prompt_attention(bench: Bench) -> Iterator[dict[str, Any]]:

@@ -221,4 +221,6 @@ def fp8_settings() -> dict[str, dict[str, str]]:
         for word in option.choices:
             if word.startswith("fp8"):
                 ways[f"{name}={word}"] = {name: word}
+    if len(ways) > 1:
+        ways["both"] = {name: word for way in ways.values() for name, word in way.items()}
     return ways

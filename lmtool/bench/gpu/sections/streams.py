@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lmtool.bench.device import watched_syncs
-from lmtool.bench.gpu.sections.kernels import LeftOut, prompt_attention
+from lmtool.bench.gpu.sections.kernels import LeftOut, need_triton, prompt_attention
 from lmtool.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -76,6 +76,17 @@ def samplers(bench: Bench) -> Iterator[dict[str, Any]]:
         with watched_syncs(bench.device.device) as syncs:
             resident.decode(resident.prompts(4, 20, "syncs", name), 4, [sampling] * 4)
         yield {"rows": [{**row, "waits_inside": sorted(set(syncs))[:8], "waits": len(syncs)}]}
+
+
+def host(bench: Bench) -> Iterator[dict[str, Any]]:
+    """What `bench host` measures, on this processor: CPU time of the engine's thread a step, without a GPU."""
+    from lmtool.bench.host_worker import SAMPLING, Host
+
+    need_triton()
+    for streams in bench.settings.batches:
+        for sampling in SAMPLING:
+            found = Host().measure("paged", streams, sampling, bench.settings.contexts[0], bench.settings.output)
+            yield {"rows": [{"streams": streams, "sampling": sampling, "us": found["us"]}]}
 
 
 def arrival(bench: Bench) -> Iterator[dict[str, Any]]:
