@@ -1,29 +1,50 @@
-"""Decode steps as CUDA graphs: one captured pass for each of a few batch sizes, over tensors that stay in place.
+"""Steps as CUDA graphs: one captured pass for each of a few batch sizes, over tensors that stay in place.
 
-A step of N rows runs the smallest captured batch that holds them; rows of padding have text length 0 and store nothing.
+A step runs the smallest captured batch that holds it: one of decode steps alone, or one that has room for parts of
+prompts too. Rows of padding have text length 0 and store nothing, tiles of padding have no queries.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lmtool.engine.batch import Batch
 from lmtool.engine.cuda.capture import CaptureStream, Replay
+from lmtool.engine.cuda.graph_rows import GraphRows, GraphSize
 from lmtool.engine.cuda.paged_attention import PagedAttention
-from lmtool.engine.cuda.step_rows import Place, Singles, StepRows, slot
+from lmtool.engine.cuda.step_rows import QUERY_TILE, Parts, Singles, StepRows
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from lmtool.engine.cuda.attention_backends import AttentionBackend
+    from lmtool.engine.cuda.step_rows import Layout
     from lmtool.engine.kv_cache import PagedCache
     from lmtool.engine.model_runner import Forward
 
 _logger = logging.getLogger(__name__)
+
+_PART_TOKENS = (64, 128, 256, 512, 1024, 2048)
+"""Rows of parts of prompts in captured batches, multiples of `QUERY_TILE`: up to those of a step on a GPU."""
+
+_PART_SINGLES = (8, 32, 128, 512)
+"""Rows of single queries beside them, below those of the largest batch."""
+
+_MOST_PARTS = 16
+"""Parts of prompts in one captured batch."""
+
+_MIXED_SECONDS = 15.0
+"""How long the capture of batches with parts of prompts may take: what is not captured by then runs as a plain pass."""
+
+_SPARE_MEMORY = 0.05
+"""Share of the device's memory below which no more of them are captured."""
+
+_IDLE_TEXTS = 32
+"""Texts whose pages stay on the device beyond those of the largest step."""
 
 
 class Epilogue(Protocol):
@@ -44,7 +65,7 @@ class Epilogue(Protocol):
         """
 
 
-class DecodeGraphs:
+class StepGraphs:
     """The captured passes of one model, and the tensors that they read."""
 
     def __init__(
@@ -56,33 +77,29 @@ class DecodeGraphs:
         context: int,
         epilogue: Epilogue | None = None,
     ) -> None:
-        """max_rows: rows of the largest batch to capture. context: positions of the longest text."""
+        """max_rows: rows of the largest decode step to capture. context: positions of the longest text."""
         self._forward = forward
         self._cache = cache
         self._backend = backend
         self._epilogue = epilogue
-        self._sizes = batch_sizes(max_rows)
-        self._graphs: dict[int, Replay] = {}
-        device = cache.device
-        self._device = device
-        pinned = device.type == "cuda"
-        rows, width = self._sizes[-1], -(-context // BLOCK_TOKENS)
-        self._tokens_host = torch.zeros(4, rows, dtype=torch.int64, pin_memory=pinned)
-        self._tokens = torch.zeros(4, rows, dtype=torch.int64, device=device)
-        """Ids, positions, slots and text lengths."""
-        self._table_host = torch.zeros(rows, width, dtype=torch.int32, pin_memory=pinned)
-        self._table = torch.zeros(rows, width, dtype=torch.int32, device=device)
-        self._table_rows: list[list[int]] = [[] for _ in range(rows)]
-        """Blocks in each row of the table."""
-        self._order = torch.arange(rows, device=device)
-        self._logits = torch.empty(0, 0, device=device)
-        """[rows, V] float32: a graph of N rows writes the first N."""
-        self._copied = torch.cuda.Event() if pinned else None
+        self._decode = decode_sizes(max_rows)
+        self._mixed = mixed_sizes(max_rows) if backend.prefill_name == "Triton" else []  # others plan on the host
+        sizes = [*self._decode, *self._mixed]
+        texts = max(size.singles for size in sizes) + _MOST_PARTS + _IDLE_TEXTS
+        self._rows = GraphRows(sizes, texts, context, cache.device)
+        self._logits = torch.empty(0, 0, device=cache.device)
+        """[rows, V] float32: a graph of N rows of logits writes the first N."""
+        self._graphs: dict[GraphSize, Replay] = {}
+
+    @property
+    def sizes(self) -> list[GraphSize]:
+        """The captured batches, smaller ones first, those of decode steps alone before the others."""
+        return [size for size in (*self._decode, *self._mixed) if size in self._graphs]
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest captured batch; 0 before `capture`."""
-        return max(self._graphs, default=0)
+        """Rows of the largest captured decode step; 0 before `capture`."""
+        return max((size.singles for size in self.sizes if not size.part_tokens), default=0)
 
     @property
     def epilogue(self) -> Epilogue | None:
@@ -90,17 +107,17 @@ class DecodeGraphs:
         return self._epilogue
 
     def capture(self) -> None:
-        """Capture all batch sizes, the largest first, so that the others share its memory.
+        """Capture all batches, the larger ones first, so that the others share their memory.
 
-        Raises what the pass or CUDA raises. An epilogue that fails is left out, and the log says so.
+        Raises what the pass or CUDA raises at those of decode steps alone; what fails at others is left out, and so is
+        an epilogue that fails, and the log says so.
         """
-        self._tokens.zero_()
-        self._tokens[2] = -1
-        vocabulary = self._forward.logits(*self._step(1)).shape[1]
-        self._logits = torch.zeros(self._sizes[-1], vocabulary, device=self._device)
+        vocabulary = self._forward.logits(*self._step(self._decode[0])).shape[1]
+        rows = max(size.logits for size in (*self._decode, *self._mixed))
+        self._logits = torch.zeros(rows, vocabulary, device=self._cache.device)
         if self._epilogue is not None:
             try:
-                self._epilogue.allocate(self._sizes[-1], vocabulary, self._device)
+                self._epilogue.allocate(rows, vocabulary, self._cache.device)
                 self._capture_all()
             except Exception as problem:  # noqa: BLE001  # whatever it is, a step can do without
                 _logger.warning("CUDA graphs end with the logits, and steps take longer: %s", problem)
@@ -108,84 +125,135 @@ class DecodeGraphs:
                 self._graphs.clear()
         if not self._graphs:
             self._capture_all()
-        _logger.info("captured decode steps of %s rows", ", ".join(map(str, self._sizes)))
+        _logger.info(
+            "captured decode steps of %s rows, and %d sizes of steps with parts of prompts",
+            ", ".join(str(size.singles) for size in self._decode),
+            len(self._graphs) - len(self._decode),
+        )
 
-    def _capture_all(self) -> None:
-        stream = CaptureStream(self._device)
-        for rows in reversed(self._sizes):
-            self._graphs[rows] = stream.capture(self._pass(rows))
+    def discard(self, size: GraphSize) -> None:
+        """Use this captured batch no more."""
+        del self._graphs[size]
 
-    def run(self, rows: list[Place], ids: Tensor | None = None) -> Tensor:
-        """Logits [N, V] float32 of N positions, at most `max_rows`, once the device is there.
+    def run(self, layout: Layout, ids: Tensor | None = None, size: GraphSize | None = None) -> Tensor | None:
+        """Logits [R, V] float32 of a step once the device is there; None where no captured batch holds it.
 
         They may be changed in place, and are good until the next step is queued, which writes to the same memory.
 
-        ids: [N] int64 on the device, in place of the rows' own.
+        ids: [T] int64 on the device, in place of the layout's own. size: of the batch to use; None for the smallest.
         """
-        size = next(size for size in self._sizes if size >= len(rows))
-        self._fill(rows)
-        if ids is not None:
-            self._tokens[0, : len(rows)].copy_(ids)
-        self._graphs[size]()
-        return self._logits[: len(rows)]
+        size = size or self._fitting(layout)
+        if size is None:
+            return None
+        try:
+            self._rows.send(layout, size, ids)
+            self._graphs[size]()
+        except BaseException:
+            self._rows.forget()
+            raise
+        self._rows.follow(size)
+        return self._logits[: len(layout.logit_rows)]
 
     def replay(self, rows: int) -> None:
-        """Repeat what the last step of this many rows, at most `max_rows`, had the device compute; for measurements."""
-        self._graphs[next(size for size in self._sizes if size >= rows)]()
+        """Repeat the last step, which was a decode step of this many rows, at most `max_rows`; for measurements."""
+        size = next(size for size in self._decode if size.singles >= rows and size in self._graphs)
+        self._rows.rewind(size)
+        self._graphs[size]()
+        self._rows.follow(size)
 
-    def _pass(self, rows: int) -> Replay:
-        logits = self._logits[:rows]
+    def _fitting(self, layout: Layout) -> GraphSize | None:
+        singles = len(layout.singles)
+        if layout.decodes:
+            return next((size for size in self._decode if size.singles >= singles and size in self._graphs), None)
+        part_tokens, logits = len(layout.positions) - singles, len(layout.logit_rows)
+        holding = (
+            size
+            for size in self._mixed
+            if size.singles >= singles
+            and size.part_tokens >= part_tokens
+            and size.logits >= logits
+            and size in self._graphs
+        )
+        return next(holding, None) if len(layout.parts) <= _MOST_PARTS else None
+
+    def _capture_all(self) -> None:
+        stream = CaptureStream(self._cache.device)
+        for size in reversed(self._decode):
+            self._graphs[size] = stream.capture(self._pass(size))
+        stream.new_pool()
+        deadline = time.monotonic() + _MIXED_SECONDS
+        for size in reversed(self._mixed):
+            if time.monotonic() > deadline or _scarce(self._cache.device):
+                _logger.info("no time or memory to capture more steps with parts of prompts")
+                break
+            try:
+                self._graphs[size] = stream.capture(self._pass(size))
+            except torch.OutOfMemoryError:
+                _logger.info("no memory to capture steps with %d rows of prompts", size.part_tokens)
+            except Exception as problem:  # noqa: BLE001  # a plain pass does as well
+                _logger.warning("steps with parts of prompts run without CUDA graphs, and slower: %s", problem)
+                break
+
+    def _pass(self, size: GraphSize) -> Replay:
+        logits = self._logits[: size.logits]
 
         def run() -> None:
-            logits.copy_(self._forward.logits(*self._step(rows)))
+            logits.copy_(self._forward.logits(*self._step(size)))
             if self._epilogue is not None:
                 self._epilogue.enqueue(logits)
 
         return run
 
-    def _step(self, rows: int) -> tuple[Batch, PagedAttention]:
-        """The arguments of a pass over the first `rows` rows."""
-        ids, positions, slots, lengths = (own[:rows] for own in self._tokens)
+    def _step(self, size: GraphSize) -> tuple[Batch, PagedAttention]:
+        """Queue what fills the rows of a batch; the arguments of a pass over them."""
+        rows = self._rows
+        rows.enqueue(size)
+        slots = rows.slots[: size.tokens]
         batch = Batch(
-            input_ids=ids.unsqueeze(0),
-            positions=positions.unsqueeze(0),
+            input_ids=rows.input_ids[: size.tokens].unsqueeze(0),
+            positions=rows.positions[: size.tokens].unsqueeze(0),
             slots=slots,
             groups=[],
-            logit_rows=self._order[:rows],
-            logits=rows,
+            logit_rows=rows.logit_rows(size),
+            logits=size.logits,
             fresh_blocks=slots[:0],
         )
-        step = StepRows(slots, Singles(self._table[:rows], lengths.int()), None)
-        return batch, PagedAttention(self._cache, step, self._backend)
+        singles = Singles(rows.pages[: size.singles], rows.text_lengths[: size.singles])
+        parts = None
+        if size.part_tokens:
+            none = rows.text_lengths[:0]  # our own kernel has all it needs in the tiles
+            parts = Parts(size.singles, rows.table, none, none, size.part_tokens, rows.tiles(size), padded=True)
+        return batch, PagedAttention(self._cache, StepRows(slots, singles, parts), self._backend)
 
-    def _fill(self, rows: list[Place]) -> None:
-        """Put a step's numbers where the captured passes read them."""
-        if self._copied is not None:
-            # Else the last step's copies might still read what is written now. They wait at most for the step before
-            # that one, whose outcome was read before this one is begun: they are done, or about to be.
-            self._copied.synchronize()
-        host = self._tokens_host.numpy()
-        host[:] = 0
-        host[2] = -1
-        host[:, : len(rows)] = np.array([(row.token, row.position, slot(row), row.position + 1) for row in rows]).T
-        self._tokens.copy_(self._tokens_host, non_blocking=True)
-        changed = [index for index, row in enumerate(rows) if self._table_rows[index] != row.sequence.blocks]
-        table = self._table_host.numpy()
-        for index in changed:
-            blocks = rows[index].sequence.blocks
-            table[index, : len(blocks)] = blocks
-            self._table_rows[index] = list(blocks)
-        if changed:
-            own = slice(changed[0], changed[-1] + 1)
-            self._table[own].copy_(self._table_host[own], non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
+
+def _scarce(device: torch.device) -> bool:
+    """Whether little of a GPU's memory is left."""
+    if device.type != "cuda":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    return free < _SPARE_MEMORY * total
 
 
 def batch_sizes(largest: int) -> list[int]:
     """1, 2, 4, then multiples of 8, up to the first that is at least `largest`."""
     sizes = (1, 2, 4, *range(8, largest + 8, 8))
     return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if smaller < largest]
+
+
+def decode_sizes(max_rows: int) -> list[GraphSize]:
+    """The batches of decode steps alone, smaller ones first."""
+    return [GraphSize(rows, logits=rows) for rows in batch_sizes(max_rows)]
+
+
+def mixed_sizes(max_rows: int) -> list[GraphSize]:
+    """The batches with parts of prompts, smaller ones first. max_rows: single queries of the largest."""
+    largest = batch_sizes(max_rows)[-1]
+    singles = [*(rows for rows in _PART_SINGLES if rows < largest), largest]
+    return [
+        GraphSize(rows, tokens, tokens // QUERY_TILE + _MOST_PARTS, rows + _MOST_PARTS)
+        for tokens in _PART_TOKENS
+        for rows in singles
+    ]
 
 
 _WORKSPACE = 32 << 20
@@ -199,14 +267,15 @@ _LAYER_NODES = 10
 
 
 def graph_bytes(max_rows: int, context: int, vocabulary: int, layers: int, token_bytes: int) -> int:
-    """Bytes on the device that `DecodeGraphs` will need, an estimate from above.
+    """Bytes on the device that `StepGraphs` will need, an estimate from above.
 
-    max_rows, context: as for `DecodeGraphs`. token_bytes: most bytes of activations that a pass holds at once for a
+    max_rows, context: as for `StepGraphs`. token_bytes: most bytes of activations that a pass holds at once for a
     token, without logits.
     """
-    sizes = batch_sizes(max_rows)
-    rows = sizes[-1]
-    logits = rows * vocabulary * 4 * 2  # those that stay, and those of the pass that they are copied from
-    table = rows * -(-context // BLOCK_TOKENS) * 4
-    graphs = len(sizes) * layers * _LAYER_NODES * _NODE_BYTES
-    return logits + table + rows * token_bytes + graphs + _WORKSPACE
+    decode, mixed = decode_sizes(max_rows), mixed_sizes(max_rows)
+    logits = max(size.logits for size in mixed) * vocabulary * 4 * 3  # what stays, and in each pool those of a pass
+    texts = 2 * decode[-1].singles + _MOST_PARTS + _IDLE_TEXTS
+    tables = texts * -(-context // BLOCK_TOKENS) * 4
+    tokens = decode[-1].tokens + max(size.tokens for size in mixed)
+    graphs = (len(decode) + len(mixed)) * layers * _LAYER_NODES * _NODE_BYTES
+    return logits + tables + tokens * token_bytes + graphs + _WORKSPACE

@@ -48,7 +48,8 @@ class PagedAttention(BlockAttention):
         if parts is None:
             assert singles is not None
             return self._backend.decode(query, keys, values, singles, params, scales)
-        output = query.new_empty(*query.shape[:2], values.shape[3])
+        empty = query.new_zeros if parts.padded else query.new_empty
+        output = empty((*query.shape[:2], values.shape[3]))
         if singles is not None:
             decoded = self._backend.decode(query[: parts.first], keys, values, singles, params, scales)
             output[: parts.first] = decoded

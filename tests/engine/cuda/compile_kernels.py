@@ -32,9 +32,12 @@ from triton.runtime import driver, jit
 from lmtool.engine.cuda.kernels import decode_attention as decode_kernel
 from lmtool.engine.cuda.kernels import e4m3, fixed_matmul, prefill_attention
 from lmtool.engine.cuda.kernels.elementwise import add_norm, silu_mul
+from lmtool.engine.cuda.kernels.graph_rows import place_rows
 from lmtool.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
 from lmtool.engine.cuda.kernels.logits import apply_masks, logsumexp
 from lmtool.engine.cuda.kernels.sampling import all_logprobs, count_tokens, sample_rows
+from lmtool.engine.cuda.step_rows import TABLE_STEP
+from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that a block may use, by compute capability (8.0, 9.0, 10.0)."""
@@ -169,10 +172,19 @@ def logits(model: Model, rows: int) -> None:
     count_tokens(table, samples.results)
 
 
+def rows_of_a_graph(rows: int, width: int) -> None:
+    """What a captured step of so many rows does first, half of them single queries."""
+    numbers, tokens = ([torch.zeros(rows, dtype=kind) for _ in range(3)] for kind in (torch.int32, torch.int64))
+    lengths = torch.zeros(-(-rows // 2), dtype=torch.int32)
+    table = torch.zeros(rows, width, dtype=torch.int32)
+    place_rows(*numbers, table, *tokens, lengths, table[: len(lengths)], BLOCK_TOKENS)
+
+
 def everything(model: Model, dtype: torch.dtype, rows: int, width: int) -> None:
     """All kernels of a step of so many rows."""
     scales = torch.ones(2, model.kv_heads)
     packed = torch.zeros(3 * rows + 1, dtype=torch.int64)
+    rows_of_a_graph(rows, -(-width // TABLE_STEP) * TABLE_STEP)
     for own in (None, scales) if dtype != torch.float32 else (None,):
         attention(model, dtype, rows, width, own)
         stores(model, dtype, rows, packed, own)

@@ -122,6 +122,9 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     from lmtool.engine.cuda.kernels import decode_attention
 
     monkeypatch.setattr(decode_attention, "_PROGRAMS", 8)
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_TOKENS", (32,))
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_SINGLES", ())
+    monkeypatch.setattr("lmtool.engine.cuda.graphs._MOST_PARTS", 3)
 
 
 @pytest.fixture

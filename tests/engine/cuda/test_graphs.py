@@ -1,4 +1,4 @@
-"""Recorded decode steps."""
+"""Captured steps."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ def test_a_row_that_changes_hands(runner_of):
     runner, *_ = runner_of("small")
     with torch.inference_mode():
         recorded = runner.prepared(2, 256)
-        first = Sequence(1, list(range(3, 20)), prompt_length=15, max_length=90, blocks=[5])
+        first = Sequence(1, list(range(3, 19)), prompt_length=15, max_length=90, blocks=[5])
         second = Sequence(2, list(range(40, 72)), prompt_length=30, max_length=90, blocks=[6, 2])
-        plans = [Plan([Span(first, 0, 15)]), Plan([Span(second, 0, 31)])]
-        for plan in plans:
-            runner.run(plan)
-        steps = [(first, 15), (second, 31)]
-        for sequence, position in steps:
+        runner.run(Plan([Span(first, 0, 15)]))
+        runner.run(Plan([Span(second, 0, 31)]))
+        for sequence, position in ((first, 15), (second, 31)):
             plan = Plan([Span(sequence, position, 1)])
             torch.testing.assert_close(recorded.run(plan), runner.run(plan), atol=1e-5, rtol=1e-5)
+        first.tokens.append(77)
         first.blocks.append(9)
         plan = Plan([Span(first, 16, 1)])
         torch.testing.assert_close(recorded.run(plan), runner.run(plan), atol=1e-5, rtol=1e-5)
@@ -46,18 +45,20 @@ def test_ids_that_only_the_device_knows(runner_of):
     """Ids from a tensor stand in for the rows' own; the rows of padding stay as they are."""
     import torch
 
-    from lmtool.engine.cuda.step_rows import Place
+    from lmtool.engine.cuda.step_rows import lay_out, lay_out_ahead
     from lmtool.engine.plan import Plan, Span
     from lmtool.engine.sequence import Sequence
 
     runner, *_ = runner_of("small")
     with torch.inference_mode():
         graphs = runner.prepared(4, 256).graphs
-        texts = [Sequence(number, [3, 4, 5], 3, max_length=90, blocks=[number]) for number in (1, 2, 3)]
+        texts = [Sequence(number, [3, 4, 5, 10 + number], 3, max_length=90, blocks=[number]) for number in (1, 2, 3)]
         runner.run(Plan([Span(text, 0, 3) for text in texts]))
-        known = graphs.run([Place(text, 10 + text.number, 3) for text in texts])
+        plan = Plan([Span(text, 3, 1) for text in texts])
+        known = graphs.run(lay_out(plan)).clone()
         ids = torch.tensor([11, 12, 13], device=runner.device)
-        assert torch.equal(graphs.run([Place(text, 0, 3) for text in texts], ids), known)
+        assert torch.equal(graphs.run(lay_out_ahead(plan), ids), known)
+        assert torch.equal(graphs.run(lay_out(plan)), known)
 
 
 class Highest:
@@ -103,8 +104,9 @@ def test_what_is_captured_behind_the_logits(runner_of):
     with torch.inference_mode():
         epilogue = Highest()
         recorded = replace(runner, epilogue=epilogue).prepared(4, 256)
-        assert epilogue.allocated == [(4, 101)]
-        assert set(epilogue.rows) == {1, 2, 4}
+        sizes = {size.logits for size in recorded.graphs.sizes}
+        assert epilogue.allocated == [(max(sizes), 101)]
+        assert set(epilogue.rows) == sizes > {1, 2, 4}
         logits = recorded.run(texts_of(runner, 3))
         assert epilogue.ids[:3].tolist() == logits.argmax(1).tolist()
         assert recorded.graphs.epilogue is epilogue

@@ -99,3 +99,12 @@ def test_steps_of_any_size_are_compiled_once():
     # with top-p and the like, and without
     twice = dict.fromkeys(("_add_norm", "_prefill", "_rotate", "_sample"), 2)
     assert {name: count for name, count in many.items() if count > 1} == twice | {"_decode": 4, "_matmul": 4}
+
+
+def test_nothing_is_compiled_while_serving():
+    """Once a runner is prepared, random steps of any kind, captured or not, find all kernels compiled."""
+    said = ran(str(Path(__file__).with_name("serving_compiles.py")), PYTHONPATH=str(ROOT))
+    runners = [json.loads(line) for line in said.splitlines()]
+    assert [runner["deterministic"] for runner in runners] == [False, True]
+    assert runners[0]["prepared"] > 5
+    assert [runner["afterwards"] for runner in runners] == [[], []]

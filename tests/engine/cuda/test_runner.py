@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmtool.engine.cuda.step_rows import lay_out
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.selfcheck import check_runner
 from lmtool.engine.sequence import Sequence
+from tests.engine.cuda.conftest import INTERPRETED
 
 pytestmark = pytest.mark.cuda
 
@@ -35,16 +37,26 @@ def decoding(runner, lengths):
     return sequences
 
 
-@pytest.mark.parametrize("architecture", ["small", "gpt2"])
-def test_recorded_steps_equal_plain_ones(runner_of, architecture):
-    """Recorded steps, padded to a batch size, give what plain steps give."""
+ARCHITECTURES = ["small", "llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma2", "gpt2"]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_recorded_steps_equal_plain_ones(runner_of, architecture, monkeypatch):
+    """Recorded steps, padded to a batch size, give what plain steps give: of decoding streams, of prompts, of both."""
+    if INTERPRETED:
+        monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_TOKENS", (16,))
     runner, _, _ = runner_of(architecture)
     with torch.inference_mode():
         recorded = runner.prepared(4, 256)
-        sequences = decoding(runner, (2, 17, 33))
-        for count in (1, 3, 2):
-            plan = Plan([Span(sequence, sequence.computed, 1) for sequence in sequences[:count]])
-            torch.testing.assert_close(recorded.run(plan), runner.run(plan), atol=1e-5, rtol=1e-5)
+        sequences = decoding(runner, (2, 9, 18))
+        plans = [Plan([Span(sequence, sequence.computed, 1) for sequence in sequences[:count]]) for count in (1, 3)]
+        prompts = [Sequence(number, list(range(3, 12)), 9, max_length=90, blocks=[32 + number]) for number in (8, 9)]
+        plans.append(Plan([Span(prompts[0], 0, 9), plans[1].spans[2], Span(prompts[1], 0, 5), plans[1].spans[0]]))
+        plans.append(Plan([Span(prompts[1], 5, 4)]))
+        for plan in plans:
+            used = recorded.graphs.run(lay_out(plan))
+            assert used is not None
+            torch.testing.assert_close(used, runner.run(plan), atol=2e-5, rtol=1e-5)
 
 
 def test_drafts_are_recorded_steps_too(runner_of):
@@ -112,14 +124,14 @@ def test_out_of_memory_for_the_smallest_step(runner_of):
 
 def test_wrong_recordings_are_not_used(runner_of, monkeypatch, caplog):
     """Where recorded steps give other logits than plain ones, they are left aside, and the log says so."""
-    from lmtool.engine.cuda.graphs import DecodeGraphs
+    from lmtool.engine.cuda.graphs import StepGraphs
 
     runner, _, _ = runner_of("small")
-    right = DecodeGraphs.run
-    monkeypatch.setattr(DecodeGraphs, "run", lambda self, rows: right(self, rows) + 1)
+    right = StepGraphs.run
+    monkeypatch.setattr(StepGraphs, "run", lambda self, layout, **size: right(self, layout, **size) + 1)
     with torch.inference_mode():
         assert runner.prepared(2, 256).graphs is None
-    assert "CUDA graphs are off by 1, where" in caplog.text
+    assert "is off by 1, where" in caplog.text
 
 
 def test_a_model_that_cannot_be_recorded_runs_without(runner_of, caplog):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmtool.engine.cuda.step_rows import QUERY_TILE, build, single_rows
+from lmtool.engine.cuda.step_rows import QUERY_TILE, TABLE_STEP, build, lay_out, lay_out_ahead
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
@@ -35,7 +35,8 @@ def test_rows():
     assert rows.slots[:4].tolist() == [8 * 16 + 3, 9 * 16 + 15, 10 * 16, 10 * 16 + 1]
     assert rows.slots[4:20].tolist() == list(range(64, 80))
     assert rows.singles.lengths.tolist() == [20, 16, 17, 18]
-    assert rows.singles.table.tolist() == [[7, 8], [9, 10], [9, 10], [9, 10]]
+    assert rows.singles.table[:, :2].tolist() == [[7, 8], [9, 10], [9, 10], [9, 10]]
+    assert rows.singles.table.shape[1] == TABLE_STEP
 
 
 def test_parts():
@@ -44,7 +45,7 @@ def test_parts():
     assert rows.parts.first == 4
     assert rows.parts.bounds.tolist() == [0, 24, 26, 31]
     assert rows.parts.lengths.tolist() == [40, 15, 5]
-    assert rows.parts.table.tolist() == [[3, 4, 5], [9, 10, 0], [11, 0, 0]]
+    assert rows.parts.table[:, :4].tolist() == [[3, 4, 5, 0], [9, 10, 0, 0], [11, 0, 0, 0]]
     assert rows.parts.tiles.tolist() == [[0, 4, 24, 16], [1, 28, 2, 13], [2, 30, 5, 0]]
     assert rows.parts.longest == 24
 
@@ -65,10 +66,37 @@ def test_logit_rows_are_in_the_order_of_the_spans():
     assert batch.logits == 7
 
 
-def test_single_rows():
-    """A plan of generated positions alone is a list of rows, drafts included; any other is none."""
+def test_steps_that_only_decode():
+    """Generated and guessed positions whose logits are all needed are told from any other step."""
     running, guessed = sequence(2, 20, 5, [7, 8]), sequence(3, 18, 15, [9, 10], draft=[41, 42])
-    rows = single_rows(Plan([Span(running, 19, 1), Span(guessed, 17, 3)]))
-    assert [(row.token, row.position) for row in rows] == [(219, 19), (317, 17), (41, 18), (42, 19)]
-    assert single_rows(plan()) is None
-    assert single_rows(Plan([Span(sequence(1, 20, 20, [1, 2]), 19, 1)])) is None
+    layout = lay_out(Plan([Span(running, 19, 1), Span(guessed, 17, 3)]))
+    assert layout.decodes
+    assert (layout.ids, layout.positions) == ([219, 317, 41, 42], [19, 17, 18, 19])
+    assert layout.singles == [running, guessed, guessed, guessed]
+    assert not lay_out(plan()).decodes
+    assert not lay_out(Plan([Span(sequence(1, 20, 20, [1, 2]), 19, 1)])).decodes
+    assert not lay_out(Plan([Span(sequence(3, 18, 15, [9, 10]), 15, 2)])).decodes
+
+
+def test_steps_ahead():
+    """Positions behind the known ids, of texts in the order of the plan; the ids are not known."""
+    running, other = sequence(2, 20, 5, [7, 8]), sequence(3, 18, 15, [9, 10])
+    layout = lay_out_ahead(Plan([Span(running, 20, 1), Span(other, 18, 1)]))
+    assert (layout.positions, layout.singles, layout.logit_rows) == ([20, 18], [running, other], [0, 1])
+    assert layout.decodes
+
+
+def test_tensors_begin_where_kernels_expect_it():
+    """Whatever the number of rows, each tensor begins at a multiple of 16 bytes: no kernel is compiled anew."""
+    for count in (1, 2, 3, 5, 33):
+        batch, rows = build(
+            Plan([Span(sequence(1, 40, 40, [3, 4, 5]), 0, count), Span(sequence(2, 9, 5, [7]), 8, 1)]), CPU
+        )
+        tensors = (batch.positions, rows.slots, batch.logit_rows, rows.singles.table, rows.singles.lengths)
+        parts = (rows.parts.table, rows.parts.lengths, rows.parts.bounds, rows.parts.tiles)
+        first = batch.input_ids.data_ptr()
+        assert [(own.data_ptr() - first) % 16 for own in tensors[:3]] == [0] * 3
+        assert [own.stride(0) * 4 % 64 for own in (tensors[3], parts[0])] == [0] * 2
+        base = rows.singles.table.data_ptr()
+        assert [(own.data_ptr() - base) % 16 for own in (tensors[4], parts[0])] == [0] * 2
+        assert [(own.data_ptr() - parts[1].data_ptr()) % 16 for own in parts[2:]] == [0] * 2
