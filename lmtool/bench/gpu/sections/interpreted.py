@@ -42,6 +42,7 @@ def load(name: str, config: EngineConfig) -> Engine:
     from lmtool.engine.transformers_loader import fused_llama, paged_runner
 
     decode_attention._PROGRAMS = PROGRAMS  # noqa: SLF001  # here alone
+    decode_attention._ROWS = (8, 64, 4096)  # noqa: SLF001  # sums over rows are loops there
     transformers_forward.register()
     device = torch.device("cpu")
     with torch.inference_mode():
