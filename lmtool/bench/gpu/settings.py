@@ -85,10 +85,10 @@ SECTIONS: tuple[Section, ...] = (
     Section("samplers", "ways to sample", 60),
     Section("arrival", "a prompt that lands among streams", 60),
     Section("host", "the engine's own time a step, as bench host", 60),
+    Section("transformers", "transformers on the same weights", 120, alone=True),
     Section("deterministic", "--deterministic, alone and in a crowd", 120, alone=True),
     Section("bias", "--deterministic with biases", 90),
     Section("second_load", "a model loaded again after closing it", 90),
-    Section("transformers", "transformers on the same weights", 120, alone=True),
     Section("fp8", "weights, keys and values in fp8", 120, alone=True),
 )
 """In the order in which they run: by what they are worth where time runs out."""
