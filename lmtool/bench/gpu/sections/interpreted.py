@@ -24,6 +24,8 @@ CONTEXT = 256
 BLOCKS = 64
 PROGRAMS = 8
 """Of an attention kernel: each takes the interpreter milliseconds."""
+PART_TOKENS = (64,)
+"""Sizes of captured steps with parts of prompts."""
 
 
 def works(device: torch.device) -> bool:
@@ -36,12 +38,14 @@ def works(device: torch.device) -> bool:
 def load(name: str, config: EngineConfig) -> Engine:
     """A running engine over a random model, as `load_engine` would make it on a GPU; nothing is compared."""
     from lmtool.engine import transformers_forward
+    from lmtool.engine.cuda import graphs
     from lmtool.engine.cuda.kernels import decode_attention
     from lmtool.engine.selfcheck import record_layers
     from lmtool.engine.transformers_forward import TransformersForward
     from lmtool.engine.transformers_loader import fused_llama, paged_runner
 
     decode_attention._PROGRAMS = PROGRAMS  # noqa: SLF001  # here alone
+    graphs._PART_TOKENS, graphs._PART_SINGLES = PART_TOKENS, ()  # noqa: SLF001  # here alone
     transformers_forward.register()
     device = torch.device("cpu")
     with torch.inference_mode():
