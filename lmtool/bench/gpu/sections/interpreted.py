@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -45,7 +45,8 @@ def load(name: str, config: EngineConfig) -> Engine:
     from lmtool.engine.transformers_loader import fused_llama, paged_runner
 
     decode_attention._PROGRAMS = PROGRAMS  # noqa: SLF001  # here alone
-    graphs._PART_TOKENS, graphs._PART_SINGLES = PART_TOKENS, ()  # noqa: SLF001  # here alone
+    sizes: Any = graphs
+    sizes._PART_TOKENS, sizes._PART_SINGLES = PART_TOKENS, ()  # noqa: SLF001  # here alone
     transformers_forward.register()
     device = torch.device("cpu")
     with torch.inference_mode():
