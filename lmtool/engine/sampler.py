@@ -63,7 +63,7 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
     On a GPU kernels sample, see `cuda.sampling`; rows with processors, and all where there is no Triton, go through
     torch's operators.
     """
-    by_kernel = prepare_gpu(logits.device, logits.shape[-1], logits.dtype) if logits.is_cuda else None
+    by_kernel = _gpu_sampler(logits)
     if by_kernel is not None:
         return _start_on_gpu(logits, rows, by_kernel)
     logits = logits.float()
@@ -79,6 +79,10 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
     put_rows(highest, simple, samples.highest)
     put_rows(highest, others, select_rows(logits, others).amax(dim=-1))
     return SamplingResult(tokens, highest, [logprobs, *_sample_by_stages(logits, rows, others, tokens)])
+
+
+def _gpu_sampler(logits: Tensor) -> GpuSampler | None:
+    return prepare_gpu(logits.device, logits.shape[-1], logits.dtype) if logits.is_cuda else None
 
 
 @functools.cache
