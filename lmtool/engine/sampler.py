@@ -166,9 +166,14 @@ def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) ->
         _add_bias(logits, rows, biased)
     own = [rows[i] for i in simple]
     samples = sample_by_kernel(logits, list(map(_kernel_row, simple, own, _uniforms(own))))
-    tops = [row.top_logprobs for row in own]
+    tops = [0 if row.top_logprobs == 1 and _takes_likeliest(row) else row.top_logprobs for row in own]
     named = [row.logprob_ids for row in own]
     return samples, row_logprobs(logits, simple, samples.tokens, simple, tops, samples.normaliser, named)
+
+
+def _takes_likeliest(row: Row) -> bool:
+    """Whether the token is the likeliest id, so that it is the best alternative, too, and none need be looked for."""
+    return row.target is None and row.params.temperature <= 0 and not row.barred and not row.logprob_ids
 
 
 def _uniforms(rows: Sequence[Row]) -> list[float]:

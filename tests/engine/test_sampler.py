@@ -400,3 +400,14 @@ def test_rows_are_drawn_alike_alone_and_among_many():
     rows = [Row(SamplingParams(temperature=0.9 * (i % 3 > 0)), seed=i, position=i * 7) for i in range(40)]
     together = sample(logits.clone(), rows)
     assert together == [sample(logits[i : i + 1].clone(), [row])[0] for i, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("change", [{}, {"barred": (1, 2)}, {"target": 3}, {"logprob_ids": (4,)}, {"position": 1}])
+def test_one_alternative(change):
+    """It is the best of several, whether the token is that id or another; a row may name it itself."""
+    logits = torch.tensor([[0.5, 2.0, 1.0, -1.0, 0.0, 2.0]])
+    params = SamplingParams(temperature=5.0 * ("position" in change))
+    one, several = (sample(logits.clone(), [Row(params, top_logprobs=count, **change)])[0] for count in (1, 4))
+    assert (one.token, one.logprob) == (several.token, several.logprob)
+    best = several.top_logprobs[0]
+    assert one.top_logprobs == ((best,) if best[0] == one.token else (best, (one.token, one.logprob)))
