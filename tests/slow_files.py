@@ -46,6 +46,7 @@ SLOW_FILES: Mapping[str, int] = {
     "gateway/test_deadline.py": 20,
     "serving/test_strict_answers.py": 20,
     "cli/evergreen/test_evergreen.py": 19,
+    "cli/bench/test_gpu.py": 24,
     "cli/bench/test_kernels.py": 19,
     "engine/test_lossless.py": 19,
     "cli/bench/test_serve.py": 18,

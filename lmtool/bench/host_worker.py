@@ -12,8 +12,10 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -158,6 +160,7 @@ def _engine(forward: FreeForward, kind: str, streams: int, longest: int) -> Engi
         from lmtool.engine.cuda.attention_backends import AttentionBackend
         from lmtool.engine.cuda.runner import CudaRunner
 
+        _leave_out_kernels()
         backend = AttentionBackend("Triton", cast("Any", _never), "Triton", cast("Any", _never))
         runner = CudaRunner(forward, cache, cpu, BLOCK_TOKENS, 1, backend, deterministic=False)
         with torch.inference_mode():
@@ -184,6 +187,13 @@ def _engine(forward: FreeForward, kind: str, streams: int, longest: int) -> Engi
         eos_token_ids=(2,),
     )
     return Engine(runner, limits, blocks, info, EngineConfig(threads=1, speculation=not paged))
+
+
+def _leave_out_kernels() -> None:
+    """Launch nothing in the recorded pass: kernels in a graph are the GPU's time, and this has none to run them."""
+    with suppress(ImportError):  # in versions whose graphs have no such kernel
+        rows = import_module("lmtool.engine.cuda.graph_rows")
+        rows.place_rows = lambda *_: None  # type: ignore[attr-defined]
 
 
 def _never(*_arguments: object) -> Tensor:

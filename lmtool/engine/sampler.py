@@ -27,6 +27,7 @@ from lmtool.engine.sampling_result import (
     row_logprobs,
 )
 from lmtool.engine.top_p import most_likely, sample_rows, truncate
+from lmtool.engine.uniforms import uniforms
 from lmtool.logprobs.uniform import uniform
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from lmtool.types import LogprobsMode
 
     GpuSampler: TypeAlias = Callable[[Tensor, Sequence[Row], list[int]], tuple[Tensor, list[SampledRows]]]
+
+_MANY = 16
+"""Rows from which on their random numbers are made together."""
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
@@ -59,7 +63,7 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
     On a GPU kernels sample, see `cuda.sampling`; rows with processors, and all where there is no Triton, go through
     torch's operators.
     """
-    by_kernel = prepare_gpu(logits.device, logits.shape[-1], logits.dtype) if logits.is_cuda else None
+    by_kernel = _gpu_sampler(logits)
     if by_kernel is not None:
         return _start_on_gpu(logits, rows, by_kernel)
     logits = logits.float()
@@ -75,6 +79,10 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
     put_rows(highest, simple, samples.highest)
     put_rows(highest, others, select_rows(logits, others).amax(dim=-1))
     return SamplingResult(tokens, highest, [logprobs, *_sample_by_stages(logits, rows, others, tokens)])
+
+
+def _gpu_sampler(logits: Tensor) -> GpuSampler | None:
+    return prepare_gpu(logits.device, logits.shape[-1], logits.dtype) if logits.is_cuda else None
 
 
 @functools.cache
@@ -145,12 +153,10 @@ def _kernel_can_sample(row: Row) -> bool:
         return True
     if row.processors is not None or row.penalises:
         return False
-    changes = {
-        "biased": False,
-        "raw": row.bias is not None or row.allowed is not None,
-        "processed": row.params.temperature > 0 or bool(row.barred),
-    }
-    return not changes[row.params.logprobs_mode]
+    mode = row.params.logprobs_mode
+    if mode == "raw":
+        return row.bias is None and row.allowed is None
+    return mode == "biased" or (row.params.temperature <= 0 and not row.barred)
 
 
 def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) -> tuple[KernelSamples, RowLogprobs]:
@@ -158,20 +164,38 @@ def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) ->
     biased = [i for i in simple if rows[i].target is None and rows[i].bias is not None]
     if biased:
         _add_bias(logits, rows, biased)
-    samples = sample_by_kernel(logits, [_kernel_row(i, rows[i]) for i in simple])
-    tops = [rows[i].top_logprobs for i in simple]
-    named = [rows[i].logprob_ids for i in simple]
+    own = [rows[i] for i in simple]
+    samples = sample_by_kernel(logits, list(map(_kernel_row, simple, own, _uniforms(own))))
+    tops = [0 if row.top_logprobs == 1 and _takes_likeliest(row) else row.top_logprobs for row in own]
+    named = [row.logprob_ids for row in own]
     return samples, row_logprobs(logits, simple, samples.tokens, simple, tops, samples.normaliser, named)
 
 
-def _kernel_row(index: int, row: Row) -> KernelRow:
+def _takes_likeliest(row: Row) -> bool:
+    """Whether the token is the likeliest id, so that it is the best alternative, too, and none need be looked for."""
+    return row.target is None and row.params.temperature <= 0 and not row.barred and not row.logprob_ids
+
+
+def _uniforms(rows: Sequence[Row]) -> list[float]:
+    """The random number of each row that has a temperature."""
+    random = [i for i, row in enumerate(rows) if row.params.temperature > 0]
+    places = [0.0] * len(rows)
+    if len(random) < _MANY:
+        drawn = [uniform(rows[i].seed, rows[i].position) for i in random]
+    else:
+        drawn = uniforms([rows[i].seed for i in random], [rows[i].position for i in random]).tolist()
+    for i, place in zip(random, drawn, strict=True):
+        places[i] = place
+    return places
+
+
+def _kernel_row(index: int, row: Row, place: float) -> KernelRow:
+    """place: its random number, see `KernelRow.uniform`."""
     if row.target is not None:
         return KernelRow(index, row.target)
-    heat = row.params.temperature
-    place = uniform(row.seed, row.position) if heat > 0 else 0.0
-    alternatives = bool(row.top_logprobs or row.logprob_ids)
-    cuts = row.params.top_k, row.params.top_p, row.params.min_p
-    return KernelRow(index, None, heat, place, row.allowed, row.barred, alternatives, *cuts)
+    params, alternatives = row.params, bool(row.top_logprobs or row.logprob_ids)
+    cuts = params.top_k, params.top_p, params.min_p
+    return KernelRow(index, None, params.temperature, place, row.allowed, row.barred, alternatives, *cuts)
 
 
 def _sample_by_stages(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[RowLogprobs]:

@@ -168,8 +168,10 @@ class TopTokens:
     def read(self, counts: Sequence[int | None]) -> Iterator[tuple[int, Top]]:
         """Each member and its alternatives, as many as `counts` says of it."""
         for at, ids, logprobs in zip(self.members, self.ids.tolist(), self.logprobs.tolist(), strict=True):
-            pairs = zip(ids[: counts[at]], logprobs, strict=False)
-            yield at, [(token, logprob) for token, logprob in pairs if logprob > float("-inf")]
+            pairs = list(zip(ids[: counts[at]], logprobs, strict=False))
+            if pairs and pairs[-1][1] == -math.inf:  # the last one is the least likely
+                pairs = [(token, logprob) for token, logprob in pairs if logprob > -math.inf]
+            yield at, pairs
 
 
 def alternatives(logprobs: Tensor, top_counts: Sequence[int | None], named: Sequence[Sequence[int]]) -> list[TopTokens]:
@@ -203,6 +205,8 @@ def row_logprobs(
     at = to_device(places, torch.int64, logits.device)
     values = logits[at, tokens] - normaliser
     logprobs = values.clamp(min=torch.finfo(values.dtype).min, max=0.0)
+    if not any(named):
+        return RowLogprobs(rows, top_counts, logprobs, [*_alternatives(logits, places, normaliser, top_counts)])
     chosen = {at: ids for at, ids in enumerate(named) if ids and top_counts[at] is not None}
     likeliest = [None if at in chosen else count for at, count in enumerate(top_counts)]
     tops = [*_alternatives(logits, places, normaliser, likeliest), *_named(logits, places, normaliser, chosen)]
@@ -221,12 +225,13 @@ def _alternatives(
     logits: Tensor, places: list[int], normaliser: Tensor, top_counts: Sequence[int | None]
 ) -> Iterator[TopTokens]:
     """The k most likely ids of each row, rows of one bucket together."""
-    vocabulary = logits.shape[-1]
+    vocabulary, asked = logits.shape[-1], {count for count in top_counts if count}
     for low, high in zip((0, *_TOP_BUCKETS), (*_TOP_BUCKETS, vocabulary), strict=True):
+        if not any(low < count <= high for count in asked):
+            continue
         members = [i for i, k in enumerate(top_counts) if k is not None and low < k <= high]
-        if members:
-            values, ids = _top(select_rows(logits, [places[i] for i in members]), min(high, vocabulary))
-            yield TopTokens(members, ids, (values - select_rows(normaliser, members).unsqueeze(-1)).clamp(max=0.0))
+        values, ids = _top(select_rows(logits, [places[i] for i in members]), min(high, vocabulary))
+        yield TopTokens(members, ids, (values - select_rows(normaliser, members).unsqueeze(-1)).clamp(max=0.0))
 
 
 def _named(
@@ -250,9 +255,10 @@ def _top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _with_chosen(top: Top | None, token: int, logprob: float) -> tuple[tuple[int, float], ...] | None:
     if top is None:
         return None
-    if all(other != token for other, _ in top):
-        top.append((token, logprob))
-    return tuple(top)
+    for other, _ in top:
+        if other == token:
+            return tuple(top)
+    return (*top, (token, logprob))
 
 
 def row_chunks(rows: list[int], logits: Tensor) -> Iterator[list[int]]:

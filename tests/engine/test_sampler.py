@@ -17,6 +17,7 @@ from lmtool.engine import sampler, sampling_result, top_p
 from lmtool.engine.sampler import sample, start_sampling
 from lmtool.engine.sampling_result import SampledToken, SamplingResult, row_chunks, row_logprobs
 from lmtool.engine.sampling_row import Bias, Row
+from lmtool.engine.uniforms import uniforms
 from lmtool.logprobs.uniform import uniform
 from lmtool.types import SamplingParams
 
@@ -383,3 +384,30 @@ def test_parts_are_small():
     parts = list(row_chunks([5, 6, 7], torch.empty(1, 400_000)))
     assert parts == [[5], [6], [7]]
     assert list(row_chunks([5, 6, 7], torch.empty(1, 10))) == [[5, 6, 7]]
+
+
+def test_random_numbers_of_many_rows():
+    """Made together they are those of each row by itself, to the bit, for seeds of any size and sign."""
+    seeds = [0, 1, -1, 2**53 - 1, 2**64 + 5, 2**63, 7] * 9
+    positions = list(range(0, 63 * 1000, 1000))
+    expected = [uniform(*pair) for pair in zip(seeds, positions, strict=True)]
+    assert uniforms(seeds, positions).tolist() == expected
+
+
+def test_rows_are_drawn_alike_alone_and_among_many():
+    """A row's random number does not depend on how many are drawn with it."""
+    logits = torch.randn(40, 50, generator=torch.Generator().manual_seed(3)) * 2
+    rows = [Row(SamplingParams(temperature=0.9 * (i % 3 > 0)), seed=i, position=i * 7) for i in range(40)]
+    together = sample(logits.clone(), rows)
+    assert together == [sample(logits[i : i + 1].clone(), [row])[0] for i, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("change", [{}, {"barred": (1, 2)}, {"target": 3}, {"logprob_ids": (4,)}, {"position": 1}])
+def test_one_alternative(change):
+    """It is the best of several, whether the token is that id or another; a row may name it itself."""
+    logits = torch.tensor([[0.5, 2.0, 1.0, -1.0, 0.0, 2.0]])
+    params = SamplingParams(temperature=5.0 * ("position" in change))
+    one, several = (sample(logits.clone(), [Row(params, top_logprobs=count, **change)])[0] for count in (1, 4))
+    assert (one.token, one.logprob) == (several.token, several.logprob)
+    best = several.top_logprobs[0]
+    assert one.top_logprobs == ((best,) if best[0] == one.token else (best, (one.token, one.logprob)))

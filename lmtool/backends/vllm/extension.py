@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from concurrent.futures import Future
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from lmtool.backends.vllm.shared_directory import KEY, read_settings
+from lmtool.backends.vllm.shared_directory import EngineSettings
 from lmtool.backends.vllm.step_channel import error_parts
 from lmtool.backends.vllm.translation import MARKS
 from lmtool.constraint import constraint_from
@@ -22,22 +22,29 @@ if TYPE_CHECKING:
 
 _MAX_PENDING = 1024
 _pending: dict[str, Future[Guide]] = {}
+_settings: list[EngineSettings] = []
+"""Of this process, which has one model; empty until the worker has sent them."""
+
+
+def engine_settings() -> EngineSettings:
+    """What the worker has sent to this process, before its first request."""
+    return _settings[0]
 
 
 @lru_cache(maxsize=1)
-def guide_compiler(directory: str) -> MatcherCompiler | None:
-    """The one compiler of this process; None for a model without a tokenizer. directory: the shared one."""
+def guide_compiler() -> MatcherCompiler | None:
+    """The one compiler of this process; None for a model without a tokenizer."""
     from lmtool.guide.compiler import MatcherCompiler
 
-    settings = read_settings(directory)
+    settings = engine_settings()
     if settings.tokenizer is None:
         return None
     return MatcherCompiler(settings.tokenizer, settings.vocab_size, settings.eos_ids)
 
 
-def compile_constraint(directory: str, constraint: str) -> Future[Guide]:
+def compile_constraint(constraint: str) -> Future[Guide]:
     """Start compiling a constraint, given as JSON; done at once where it is in the compiler's cache."""
-    compiler = guide_compiler(directory)
+    compiler = guide_compiler()
     if compiler is None:
         failure: Future[Guide] = Future()
         failure.set_exception(ConstraintError("structured output needs a tokenizer, which this model lacks"))
@@ -50,9 +57,11 @@ def compile_constraint(directory: str, constraint: str) -> Future[Guide]:
 
 
 class GuideExtension:
-    """Methods mixed into vLLM's worker; none blocks."""
+    """Methods mixed into vLLM's worker, on whatever machine it is; none blocks."""
 
-    vllm_config: Any
+    def lmtool_describe(self, settings: str) -> None:
+        """Keep the model's settings, as `EngineSettings.to_json` writes them."""
+        _settings[:] = [EngineSettings.from_json(settings)]
 
     def lmtool_compile(self, constraint: str) -> dict[str, list[str]] | None:
         """The outcome, `warnings` or the parts of an `error`; None while it compiles: call again."""
@@ -61,7 +70,7 @@ class GuideExtension:
                 del _pending[text]
         future = _pending.get(constraint)
         if future is None:
-            future = _pending[constraint] = compile_constraint(self.vllm_config.additional_config[KEY], constraint)
+            future = _pending[constraint] = compile_constraint(constraint)
         if not future.done():
             return None
         del _pending[constraint]

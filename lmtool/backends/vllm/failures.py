@@ -90,6 +90,11 @@ _RULES = (
         ("give fewer:  --layout 1x{2}",),
     ),
     _Rule(
+        r"current platform (\S+) does not support ray",
+        "this build of vLLM runs over no Ray: current platform {1} does not support ray",
+        ("leave --distributed-executor-backend out; vLLM for GPUs has it",),
+    ),
+    _Rule(
         r"unexpected keyword argument '(\w+)'",
         "this version of vLLM has no option {1!r}",
         ("--backend-option takes the names of vLLM's AsyncEngineArgs",),
@@ -130,8 +135,8 @@ _RULES = (
         (_OTHER_ENGINE,),
     ),
     _Rule(
-        r"Worker proc (\S+) died unexpectedly|Failed core proc\(s\): \{'(\w+)': -9",
-        "{1}{2}, a process of vLLM's, died without a message",
+        r"Worker proc (\S+) died unexpectedly|(RayWorkerProc rank=\S+) died|Failed core proc\(s\): \{'(\w+)': -9",
+        "{1}{2}{3}, a process of vLLM's, died without a message",
         (_OOM_KILLER, _LESS_MEMORY),
     ),
 )

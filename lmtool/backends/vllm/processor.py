@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates
 
-from lmtool.backends.vllm.extension import compile_constraint, guide_compiler
+from lmtool.backends.vllm.extension import compile_constraint, engine_settings, guide_compiler
 from lmtool.backends.vllm.row_state import BatchState, RowState
-from lmtool.backends.vllm.shared_directory import KEY, STEP_SOCKET, read_settings
+from lmtool.backends.vllm.shared_directory import KEY, STEP_SOCKET
 from lmtool.backends.vllm.step_channel import StepSender
 from lmtool.errors import LmtoolError
 from lmtool.logits_processors import Processors, processors_from
@@ -38,7 +38,7 @@ class GuideProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in t
         if batch_update is None:  # while vLLM warms up: the worker has not described the model yet
             return
         if self._state is None:
-            settings = read_settings(self._directory)
+            settings = engine_settings()
             sender = StepSender(Path(self._directory) / STEP_SOCKET) if _first_rank() else None
             self._state = BatchState(settings.vocab_size, settings.eos_ids, sender)
         process_dict_updates(self._state.rows, batch_update, self._row)
@@ -46,7 +46,7 @@ class GuideProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in t
     def apply(self, logits: Any) -> Any:
         """Mask and change the rows of one step. logits: [N, V] float32."""
         if self._state is not None and self._state.rows:
-            self._state.apply(logits, guide_compiler(self._directory))
+            self._state.apply(logits, guide_compiler())
         return logits
 
     def _row(self, params: Any, _: Sequence[int] | None, output: Sequence[int]) -> RowState | None:
@@ -62,7 +62,7 @@ class GuideProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in t
                 if output:  # vLLM had put the request off, and its row was given up
                     row.processors.resume(output)
             if constraint is not None:
-                row.guide = compile_constraint(self._directory, constraint).result(_COMPILE_TIMEOUT)
+                row.guide = compile_constraint(constraint).result(_COMPILE_TIMEOUT)
         except LmtoolError as problem:
             row.failure = problem
         return row

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from lmtool.backends.vllm.shared_directory import EngineSettings
 from lmtool.backends.vllm.step_channel import error_from
 from lmtool.backends.vllm.translation import constraint_json
 from lmtool.logits_processors import Processors
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from lmtool.backends.vllm.step_channel import StepReceiver
-    from lmtool.types import GenerateRequest
+    from lmtool.types import GenerateRequest, ModelInfo
 
 _FIRST_POLL, _LAST_POLL = 0.002, 0.1
 """Seconds between polls for a compiled constraint, doubling; each takes a moment of the engine's time."""
@@ -27,6 +28,10 @@ class RemoteGuides:
         """engine: made with `SharedDirectory.engine_options`."""
         self._engine = engine
         self.steps = steps
+
+    async def describe(self, info: ModelInfo, tokenizer: str | None) -> None:
+        """Send the model's settings to all processes of the engine, before the first request."""
+        await self._engine.collective_rpc("lmtool_describe", args=(EngineSettings.of(info, tokenizer).to_json(),))
 
     @contextlib.asynccontextmanager
     async def constrain(self, request: GenerateRequest, request_id: str) -> AsyncIterator[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The directory that a worker shares with the processes of vLLM's engine: model description, step channel, log."""
+"""What a worker shares with the processes of vLLM's engine: a directory with step channel and log, and settings."""
 
 from __future__ import annotations
 
@@ -32,6 +32,21 @@ class EngineSettings:
     tokenizer: str | None
     """The text of its tokenizer.json; without one nothing can be constrained."""
 
+    @classmethod
+    def of(cls, info: ModelInfo, tokenizer: str | None) -> EngineSettings:
+        """Those of a model."""
+        return cls(info.vocab_size or 0, info.eos_token_ids, tokenizer)
+
+    def to_json(self) -> str:
+        """As a text that another process reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> EngineSettings:
+        """Those that `to_json` wrote."""
+        members = json.loads(text)
+        return cls(members["vocab_size"], tuple(members["eos_ids"]), members["tokenizer"])
+
 
 class SharedDirectory:
     """The worker's side; belongs to its event loop. `worker` makes the directory."""
@@ -41,11 +56,6 @@ class SharedDirectory:
         self.path = path
         self.steps = StepReceiver(path / STEP_SOCKET)
 
-    def describe(self, info: ModelInfo, tokenizer: str | None) -> None:
-        """Write the model's description, before the first request."""
-        settings = EngineSettings(info.vocab_size or 0, info.eos_token_ids, tokenizer)
-        (self.path / "settings.json").write_text(json.dumps(asdict(settings)), encoding="utf-8")
-
     @property
     def engine_options(self) -> dict[str, Any]:
         """Options of vLLM's engine that load our processor and extension into its processes."""
@@ -54,12 +64,6 @@ class SharedDirectory:
             "worker_extension_cls": EXTENSION,
             "additional_config": {KEY: str(self.path)},
         }
-
-
-def read_settings(directory: str) -> EngineSettings:
-    """The model's description, as the worker wrote it."""
-    settings = json.loads(Path(directory, "settings.json").read_text(encoding="utf-8"))
-    return EngineSettings(settings["vocab_size"], tuple(settings["eos_ids"]), settings["tokenizer"])
 
 
 class EngineLog:

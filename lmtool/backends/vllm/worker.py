@@ -6,6 +6,7 @@ all of them end with the worker.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from pathlib import Path
 
 DIRECTORY = "LMTOOL_VLLM_DIRECTORY"
 """The environment variable for the directory that a worker shares with the processes of its engine."""
+RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The environment variable, of this odd name, for what Ray prepares where it starts processes."""
 _HERE = Path(__file__).resolve().parent
 _MAX_PATH = 64
 """Characters of a directory's path that leave room for a socket's name in it: 104 are allowed in all."""
@@ -35,15 +38,18 @@ def make_directory() -> Path:
 
 
 def expose_package(directory: Path) -> None:
-    """Make this package importable here and in child processes, and nothing else of the environment it lies in.
+    """Make this package importable here and in the engine's processes, and nothing else of the environment it lies in.
 
-    multiprocessing hands on `sys.path`, Ray hands on PYTHONPATH.
+    multiprocessing hands on `sys.path`. Ray starts processes of its own, on any machine, and sends them the package.
     """
     packages = directory / "packages"
     packages.mkdir()
     (packages / "lmtool").symlink_to(_HERE.parents[1], target_is_directory=True)
     sys.path[:] = [str(packages), *(entry for entry in sys.path if Path(entry).resolve() != _HERE)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH"))))
+    job = json.loads(os.environ.get(RAY_JOB, "{}"))
+    job.setdefault("runtime_env", {}).setdefault("py_modules", []).append(str(_HERE.parents[1]))
+    os.environ[RAY_JOB] = json.dumps(job)
 
 
 if __name__ == "__main__":

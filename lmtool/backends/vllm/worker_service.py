@@ -71,8 +71,9 @@ async def _serve(settings: dict[str, Any], directory: Path, log: EngineLog) -> N
     engine = _engine(settings, shared, log)
     _engines.append(engine)
     info, tokenizer = describe(engine.model_config, settings), _tokenizer(settings, log)
-    shared.describe(info, None if tokenizer is None else tokenizer.to_json())
     guides = RemoteGuides(engine, shared.steps) if _takes_processors(settings) else None
+    if guides is not None:
+        await guides.describe(info, None if tokenizer is None else tokenizer.to_json())
     limit = engine.model_config.max_logprobs
     max_logprobs = info.vocab_size if limit < 0 else limit  # vLLM's -1 is no limit
     model = VllmModel(engine, info, guides, partial(_diagnose, engine, log), max_logprobs)

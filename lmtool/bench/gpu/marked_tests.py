@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from lmtool.bench.gpu.pytest_lines import VARIABLE
 ROOT = Path(__file__).parents[3]
 FOLDER = "tests/engine/cuda"
 MOST_PROCESSES = 8
+MOST_AGAIN = 40
+"""Failed tests that are run once more."""
 OUTPUT_BYTES = 4000
 PLUGIN = "lmtool.bench.gpu.pytest_lines"
 RAN = (0, 1, 5)
@@ -27,19 +30,35 @@ RAN = (0, 1, 5)
 async def run_marked(seconds: float, root: Path = ROOT, folder: str = FOLDER, mark: str = "cuda") -> dict[str, Any]:
     """Run them; counts, the failed ones with their reasons, and whether all came to their end in this time.
 
+    What fails is run once more, alone: a test of free memory, for one, sees that of the processes beside it. Those that
+    pass then are named, and count as passed.
+
     `left_out` where the folder is not there: a checkout has it, an installed package has not.
     """
     files = sorted((root / folder).rglob("test_*.py"))
     if not files:
         return {"left_out": f"{folder} is not beside this lmtool: run from a checkout"}
+    end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="lmtool-bench-") as work:
         shards = [
-            _Shard(root, own, mark, Path(work) / f"{number}") for number, own in enumerate(split(files, _processes()))
+            _Shard(root, [str(file.relative_to(root)) for file in own], mark, Path(work) / f"{number}")
+            for number, own in enumerate(split(files, _processes()))
         ]
         await asyncio.gather(*(shard.run(seconds) for shard in shards))
         lines = [line for shard in shards for line in shard.lines()]
         broken = [shard.broken() for shard in shards]
-    return summary(lines) | {"unfinished": [one for one in broken if one]}
+        failed = [line["test"] for line in lines if line["outcome"] == "failed" and "::" in line["test"]]
+        again: list[dict[str, Any]] = []
+        if 0 < len(failed) <= MOST_AGAIN and len(shards) > 1:
+            alone = _Shard(root, [_from_root(test, root, folder) for test in failed], mark, Path(work) / "alone")
+            await alone.run(max(end - time.monotonic(), 0.0))
+            again = alone.lines()
+    return summary(lines, again) | {"unfinished": [one for one in broken if one]}
+
+
+def _from_root(test: str, root: Path, folder: str) -> str:
+    """A test's name as pytest takes it in `root`; it gives names from the folder of the settings file that it found."""
+    return test if (root / test.partition("::")[0]).is_file() else f"{folder}/{test}"
 
 
 def _processes() -> int:
@@ -57,13 +76,20 @@ def split(files: list[Path], count: int) -> list[list[Path]]:
     return lists
 
 
-def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts by outcome, and the failed tests; of a test that failed in two phases the first one counts."""
+def summary(lines: list[dict[str, Any]], again: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Counts by outcome, and the failed tests; of a test that failed in two phases the first one counts.
+
+    again: of the failed ones, alone.
+    """
     by_test: dict[str, dict[str, Any]] = {}
     for line in lines:
         known = by_test.get(line["test"])
         if known is None or (known["outcome"] == "passed" and line["outcome"] == "failed"):
             by_test[line["test"]] = line
+    failed_again = {line["test"] for line in again or [] if line["outcome"] == "failed"}
+    passed_again = {line["test"] for line in again or [] if line["outcome"] == "passed"} - failed_again
+    passed_alone = sorted(test for test in passed_again if by_test.get(test, {}).get("outcome") == "failed")
+    by_test |= {test: {**by_test[test], "outcome": "passed"} for test in passed_alone}
     counts = Counter(line["outcome"] for line in by_test.values())
     failed = [line for line in by_test.values() if line["outcome"] == "failed"]
     skipped = Counter(line.get("why", "") for line in by_test.values() if line["outcome"] == "skipped")
@@ -71,6 +97,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "passed": counts["passed"],
         "failed": counts["failed"],
         "skipped": counts["skipped"],
+        "passed_alone": passed_alone,
         "failures": failed,
         "skip_reasons": dict(skipped),
         "slowest": sorted(([line["test"], line["seconds"]] for line in lines), key=lambda one: -one[1])[:10],
@@ -80,8 +107,7 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
 class _Shard:
     """One process of pytest over some files."""
 
-    def __init__(self, root: Path, files: list[Path], mark: str, place: Path) -> None:
-        names = [str(file.relative_to(root)) for file in files]
+    def __init__(self, root: Path, names: list[str], mark: str, place: Path) -> None:
         self._names, self._root = names, root
         self._words = [
             sys.executable, "-m", "pytest", *names, "-m", mark, "-q", "--tb=short",

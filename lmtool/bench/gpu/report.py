@@ -60,6 +60,10 @@ class GpuReport:
         state = "failed" if failed else "left out" if "left_out" in self.results.get(section, {}) else "done"
         self.states[section] = {"state": state, "seconds": round(seconds, 2), **(failed or {})}
 
+    def failed(self, section: str) -> bool:
+        """Whether this section was run, and failed."""
+        return self.states.get(section, {}).get("state") == "failed"
+
     def not_run(self, section: str, reason: str) -> None:
         """Record that a section was not begun."""
         self.states[section] = {"state": "not run", "error": reason}

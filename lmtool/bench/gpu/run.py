@@ -74,6 +74,9 @@ class _Runner:
             if self._left < LEAST_SECONDS:
                 self._report.not_run(section.name, "the time of the whole run was over")
                 continue
+            if self._report.failed(section.needs):
+                self._report.not_run(section.name, f"it needs {section.needs}, which failed")
+                continue
             began = time.monotonic()
             limit = min(section.seconds, self._left)
             self._note(f"{section.name}: {section.title} (at most {limit:.0f} s, {self._left:.0f} s left)")

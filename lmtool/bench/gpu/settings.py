@@ -69,6 +69,8 @@ class Section:
     """After which it is ended."""
     alone: bool = False
     """Whether it gets a process of its own, without what the sections before it left in memory."""
+    needs: str = ""
+    """A section without which it cannot work: where that failed, the time is for others."""
 
 
 SECTIONS: tuple[Section, ...] = (
@@ -77,18 +79,18 @@ SECTIONS: tuple[Section, ...] = (
     Section("selfcheck", "errors of logprobs against float32", 90),
     Section("small", "decode steps of the smaller model", 60),
     Section("load", "loading, attention, graphs, blocks", 120),
-    Section("decode", "decode steps: graph, runner, engine", 150),
+    Section("decode", "decode steps: graph, runner, engine", 150, needs="load"),
     Section("bits", "equal bits of single rows", 60),
-    Section("profile", "kernels of one graph", 40),
+    Section("profile", "kernels of one graph", 40, needs="load"),
     Section("stages", "decode attention by pipeline stages", 60),
-    Section("prefill", "prompts and their attention", 60),
-    Section("samplers", "ways to sample", 60),
-    Section("arrival", "a prompt that lands among streams", 60),
+    Section("prefill", "prompts and their attention", 60, needs="load"),
+    Section("samplers", "ways to sample", 60, needs="load"),
+    Section("arrival", "a prompt that lands among streams", 60, needs="load"),
     Section("host", "the engine's own time a step, as bench host", 60),
+    Section("transformers", "transformers on the same weights", 120, alone=True),
     Section("deterministic", "--deterministic, alone and in a crowd", 120, alone=True),
     Section("bias", "--deterministic with biases", 90),
     Section("second_load", "a model loaded again after closing it", 90),
-    Section("transformers", "transformers on the same weights", 120, alone=True),
     Section("fp8", "weights, keys and values in fp8", 120, alone=True),
 )
 """In the order in which they run: by what they are worth where time runs out."""

@@ -39,10 +39,10 @@ PLACES = {
     "samplers": ("streams", "samplers"),
     "arrival": ("streams", "arrival"),
     "host": ("streams", "host"),
+    "transformers": ("models", "transformers"),
     "deterministic": ("models", "deterministic"),
     "bias": ("models", "bias"),
     "second_load": ("models", "second_load"),
-    "transformers": ("models", "transformers"),
     "fp8": ("models", "fp8"),
 }
 """Section to its module in `sections`, and its function."""

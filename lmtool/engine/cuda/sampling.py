@@ -15,11 +15,11 @@ import torch
 from lmtool.engine.cuda.kernels import sampling as kernels
 from lmtool.engine.device_transfer import to_device
 from lmtool.engine.penalties import TokenCounts
+from lmtool.engine.uniforms import uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from lmtool.engine.sampling_row import Row
@@ -131,20 +131,6 @@ def _upload(
     moved = to_device(packed, torch.int64, logits.device)
     count = max(len(masked), 1)
     return moved[:size].view(len(rows), -1), moved[size:].view(torch.int32)[: count * words].view(count, words)
-
-
-def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """`lmtool.logprobs.uniform` of each pair, to the bit."""
-    mask = (1 << 64) - 1
-    own = _mix(np.array([seed & mask for seed in seeds], np.uint64)) + np.array(positions, np.uint64) + np.uint64(1)
-    return (_mix(own) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    value = value + np.uint64(0x9E3779B97F4A7C15)  # arrays of such numbers wrap around in silence
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
 
 
 def _device_row(row: Row, logits: Tensor) -> DeviceRow:

@@ -156,8 +156,9 @@ def gguf_modules(
         settings._attn_implementation = "eager"  # noqa: SLF001  # as `from_pretrained` sets it
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=weights.dtype)
-        names = list(weights)
-        model.load_state_dict({part: weights.pop(part).to(weights.dtype) for part in names}, strict=False, assign=True)
+        converted = {part: weights.pop(part).to(weights.dtype).to(device) for part in list(weights)}
+        model.load_state_dict(converted, strict=False, assign=True)
+        del converted
         model.tie_weights()
         _set_frequencies(model, described)
         torch.nn.Module.to(model, device)

@@ -15,7 +15,7 @@ from lmtool import constraint
 from lmtool.backends.vllm import extension
 from lmtool.backends.vllm.extension import GuideExtension, compile_constraint, guide_compiler
 from lmtool.backends.vllm.row_state import BatchState, RowState
-from lmtool.backends.vllm.shared_directory import KEY
+from lmtool.backends.vllm.shared_directory import KEY, EngineSettings
 from lmtool.backends.vllm.step_channel import StepReport
 from lmtool.backends.vllm.translation import processor_arguments
 from lmtool.constraint import written
@@ -152,23 +152,15 @@ def test_an_error_ends_its_own_row(guides, tokenizer, eos):
 
 
 @pytest.fixture
-def directory(tmp_path):
-    """The shared directory, as the worker leaves it for the engine."""
-    settings = {"vocab_size": 1600, "eos_ids": [1], "tokenizer": load_tokenizer(str(MODEL_DIR)).to_json()}
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
-    yield str(tmp_path)
-    compiler = guide_compiler(str(tmp_path))
+def worker():
+    """VLLM's worker with our methods, as our worker describes the model to it."""
+    worker = GuideExtension()
+    worker.lmtool_describe(EngineSettings(1600, (1,), load_tokenizer(str(MODEL_DIR)).to_json()).to_json())
+    yield worker
+    compiler = guide_compiler()
     if compiler is not None:
         compiler.close()
     guide_compiler.cache_clear()
-
-
-@pytest.fixture
-def worker(directory):
-    """VLLM's worker with our methods."""
-    worker = GuideExtension()
-    worker.vllm_config = SimpleNamespace(additional_config={KEY: directory})
-    return worker
 
 
 def compile_remotely(worker, rule):
@@ -190,24 +182,24 @@ def test_outcomes(worker):
     assert extension._pending == {}
 
 
-def test_a_compiled_constraint_is_cached_for_the_rows(worker, directory):
+def test_a_compiled_constraint_is_cached_for_the_rows(worker):
     """At once, a fresh guide each."""
     rule = constraint.regex("[0-9]+")
     compile_remotely(worker, rule)
-    first, second = (compile_constraint(directory, json.dumps(written(rule))) for _ in range(2))
+    first, second = (compile_constraint(json.dumps(written(rule))) for _ in range(2))
     assert first.done()
     assert first.result() is not second.result()
 
 
-def test_a_model_without_a_tokenizer(tmp_path):
+def test_a_model_without_a_tokenizer():
     """Has no structured output."""
-    (tmp_path / "settings.json").write_text(json.dumps({"vocab_size": 9, "eos_ids": [1], "tokenizer": None}))
-    assert "needs a tokenizer" in str(compile_constraint(str(tmp_path), "{}").exception())
+    GuideExtension().lmtool_describe(EngineSettings(9, (1,), None).to_json())
+    assert "needs a tokenizer" in str(compile_constraint("{}").exception())
     guide_compiler.cache_clear()
 
 
 @pytest.fixture
-def processor(directory, monkeypatch):
+def processor(worker, tmp_path, monkeypatch):
     """Our processor over a stub of vLLM's base class."""
     for name in ("vllm", "vllm.v1", "vllm.v1.sample"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -218,7 +210,7 @@ def processor(directory, monkeypatch):
     monkeypatch.delitem(sys.modules, "lmtool.backends.vllm.processor", raising=False)
     from lmtool.backends.vllm.processor import GuideProcessor
 
-    yield GuideProcessor(SimpleNamespace(additional_config={KEY: directory}), None, False)
+    yield GuideProcessor(SimpleNamespace(additional_config={KEY: str(tmp_path)}), None, False)
     sys.modules.pop("lmtool.backends.vllm.processor", None)
 
 
@@ -263,7 +255,7 @@ class TestProcessor:
         assert made("forget", []).error() is None
         assert "forget cannot go on" in str(made("forget", ids).error())
 
-    def test_a_batch(self, processor, monkeypatch, directory):
+    def test_a_batch(self, processor, monkeypatch):
         """Nothing changes while vLLM warms up; then rows are masked, and their steps reported to the worker."""
         logits = torch.zeros(1, SIZE)
         processor.update_state(None)

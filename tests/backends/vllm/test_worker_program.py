@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import lmtool.backends.vllm.watchdog
 print(lmtool.__file__)
 print(os.environ["PYTHONPATH"])
 print([entry for entry in sys.path if entry.endswith("vllm")])
+print(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])
 """
 
 
@@ -26,10 +28,13 @@ def test_this_package_comes_first(tmp_path: Path, foreign_python: str) -> None:
     """Before another lmtool of the environment; the modules beside the program are not at hand by their last names."""
     done = subprocess.run(
         [foreign_python, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True, cwd=tmp_path,
-        env={"PYTHONPATH": "/elsewhere"},
+        env={"PYTHONPATH": "/elsewhere", "RAY_JOB_CONFIG_JSON_ENV_VAR": '{"runtime_env": {"env_vars": {"A": "b"}}}'},
     )  # fmt: skip
     packages = tmp_path / "packages"
-    assert done.stdout.splitlines() == [str(packages / "lmtool/__init__.py"), f"{packages}:/elsewhere", "[]"]
+    *lines, job = done.stdout.splitlines()
+    assert lines == [str(packages / "lmtool/__init__.py"), f"{packages}:/elsewhere", "[]"]
+    package = str(Path(worker.__file__).parents[2])
+    assert json.loads(job) == {"runtime_env": {"env_vars": {"A": "b"}, "py_modules": [package]}}
 
 
 def test_the_shared_folder_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

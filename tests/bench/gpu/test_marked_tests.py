@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from lmtool.bench.gpu import marked_tests
 from lmtool.bench.gpu.marked_tests import run_marked, split, summary
 
 FILES = {
@@ -34,6 +37,20 @@ async def test_counts_and_reasons(tmp_path: Path) -> None:
     assert found["unfinished"] == []
 
 
+async def test_once_more_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that only fails beside others is found to pass."""
+    monkeypatch.setattr(marked_tests, "_processes", lambda: 2)
+    seen = tmp_path / "seen"
+    flaky = f"import pathlib, pytest\n@pytest.mark.cuda\ndef test_memory():\n    seen = pathlib.Path({str(seen)!r})\n"
+    flaky += "    if not seen.exists():\n        seen.touch()\n        assert False, 'others have it'\n"
+    texts = {name: FILES[name] for name in ("pytest.ini", "own/test_good.py")} | {"own/test_flaky.py": flaky}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = await run_marked(60.0, tmp_path, "own")
+    assert (found["passed"], found["failed"], found["passed_alone"]) == (3, 0, ["own/test_flaky.py::test_memory"])
+
+
 async def test_over_time(tmp_path: Path) -> None:
     """Processes that do not end in time are ended, and named."""
     (tmp_path / "own").mkdir()
@@ -54,6 +71,15 @@ def test_split(tmp_path: Path) -> None:
         file.write_bytes(b"x" * int(file.name))
     assert [[file.name for file in own] for own in split(files, 2)] == [["100", "10"], ["60", "50"]]
     assert split(files[:1], 8) == [files[:1]]
+
+
+def test_what_passes_alone() -> None:
+    """It counts as passed, and is named: it fails beside others."""
+    lines = [{"test": name, "outcome": "failed", "seconds": 0.0, "why": "memory"} for name in ("a", "b")]
+    again = [{"test": "a", "outcome": "passed", "seconds": 0.0}, lines[1]]
+    found = summary(lines, again)
+    assert (found["passed"], found["failed"], found["passed_alone"]) == (1, 1, ["a"])
+    assert [failure["test"] for failure in found["failures"]] == ["b"]
 
 
 def test_a_test_that_fails_twice() -> None:

@@ -27,8 +27,8 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_each_section_for_itself(tmp_path: Path) -> None:
     """An error, a death and a section whose time is over cost the others nothing but a new process."""
-    names = ["ceilings", "selfcheck", "small", "load", "decode", "deterministic"]
-    sections = [replace(one, seconds=1.0) if one.name == "load" else one for one in chosen(names)]
+    names = ["ceilings", "selfcheck", "small", "load", "bits", "deterministic"]
+    sections = [replace(one, seconds=1.0) if one.name == "load" else one for one in chosen([*names, "decode"])]
     lines: list[str] = []
     file = tmp_path / "gpu.json"
     report = await run(BENCH, tuple(sections), file, lines.append, asyncio.Event())
@@ -38,6 +38,7 @@ async def test_each_section_for_itself(tmp_path: Path) -> None:
     assert report.states["small"]["output"] == ["killed by design"]
     assert "its time was over" in report.states["load"]["error"]
     assert report.results["load"]["seen"] == [1]
+    assert report.states["decode"] == {"state": "not run", "error": "it needs load, which failed"}
     assert "selfcheck: failed after 0 s: ValueError: by design" in lines
     pids = [report.results[name]["pid"] for name in names]
     assert pids[0] == pids[1] != pids[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +20,6 @@ from lmtool.engine.kv_cache import KVCache
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 from lmtool.tiny.path import MODEL_DIR
-from tests.conftest import STORIES
 
 CPU = torch.device("cpu")
 TEXT = (
@@ -27,7 +27,7 @@ TEXT = (
     " red ball near the tree. She wanted to play with it, but it was too high. Her mom said: 'Lily, wait, I will help"
     " you.' They were happy, and shared the ball with a friend named Tom. What is the capital of France?"
 )
-MODELS = {"stories260K": STORIES, "embedded": MODEL_DIR}
+MODELS = {"stories260K": Path(__file__).parents[2] / "data/stories260K", "embedded": MODEL_DIR}
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     from lmtool.engine.cuda.kernels import decode_attention
 
     monkeypatch.setattr(decode_attention, "_PROGRAMS", 8)
+    monkeypatch.setattr(decode_attention, "_ROWS", (8, 64, 4096))  # sums over rows are loops there
     monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_TOKENS", (32,))
     monkeypatch.setattr("lmtool.engine.cuda.graphs._PART_SINGLES", ())
     monkeypatch.setattr("lmtool.engine.cuda.graphs._MOST_PARTS", 3)

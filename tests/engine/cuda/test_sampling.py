@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from lmtool.engine import sampler
-from lmtool.engine.penalties import TokenCounts
 from lmtool.engine.sampler import _sampled_rows
 from lmtool.engine.sampling_result import SamplingResult
 from lmtool.engine.sampling_row import Row, RowState
 from lmtool.logprobs.uniform import uniform
-from lmtool.types import SamplingParams
+from lmtool.types import GenerateRequest, SamplingParams
 from tests.engine.random_rows import random_rows
 from tests.engine.sampling_reference import EDGE, check, expected
 
@@ -191,12 +190,6 @@ class TestCounts:
         other = self.row(tokens, state)
         check(logits[0], other, sampled(logits, [other])[0])
 
-    def test_of_a_stream_that_goes_on(self, device):
-        """Ids generated before count as such, those of the prompt do not."""
-        counts = TokenCounts(torch.zeros(9, dtype=torch.int32, device=device))
-        counts.update([1, 2, 2, 3, 2], 2, 5)
-        assert counts.counts.tolist() == [0, 1, 5, 3, 0, 0, 0, 0, 0]
-
 
 class Halved:
     """A logits processor."""
@@ -218,6 +211,32 @@ def test_with_processors(device):
     logits[1] /= 2
     for own, row, one in zip(logits, rows, found, strict=True):
         check(own, row, one)
+
+
+OWN = [
+    {"temperature": 1.0, "top_p": 0.9, "repetition_penalty": 1.3, "presence_penalty": 0.4, "top_logprobs": 3},
+    {"temperature": 0.8, "frequency_penalty": 0.3, "logprobs_mode": "processed"},
+    {"repetition_penalty": 2.0, "min_tokens": 3},
+]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_streams(engine_on, run, random_ids, monkeypatch, ahead):
+    """Streams with penalties give through the kernels what they give through the CPU's sampler, step by step."""
+    requests = [
+        GenerateRequest(seed, random_ids(4 + seed, seed=seed), SamplingParams(max_tokens=5, seed=seed, **own))
+        for seed, own in enumerate(OWN)
+    ]
+    engine = engine_on("small", step_ahead=ahead)
+    theirs = await run(engine, *requests)
+    monkeypatch.setattr("lmtool.engine.cuda.sampling_check.kernels_work", lambda *_: True)
+    by_kernel = sampler.prepare_gpu.__wrapped__(torch.device("cpu"), 101, torch.float32)
+    monkeypatch.setattr(sampler, "_gpu_sampler", lambda _: by_kernel)
+    ours = await run(engine, *requests)
+    for request in requests:
+        for mine, other in zip(ours[request.stream_id], theirs[request.stream_id], strict=True):
+            assert (mine.token, mine.finish_reason) == (other.token, other.finish_reason)
+            assert mine.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
 def test_nothing_waits(gpu, monkeypatch):

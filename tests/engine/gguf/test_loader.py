@@ -69,6 +69,17 @@ def check(model, reference, tolerance=None):
         check_runner(model.runner, "it", reference, tolerance)
 
 
+def test_each_weight_goes_to_the_device_at_once(written, monkeypatch):
+    """Of a GPU's model the host never has more than one weight: none is moved when all are converted."""
+    path, _ = written("llama", MIXED)
+    devices = []
+    monkeypatch.setattr(
+        torch.nn.Module, "to", lambda model, _: devices.append({weight.device.type for weight in model.parameters()})
+    )
+    gguf_modules(path, EngineConfig(threads=1), torch.device("meta"), quiet)
+    assert devices == [{"meta"}]
+
+
 @pytest.mark.usefixtures("kernels")
 class TestNumbers:
     """Everything is read as transformers has it: rows in their order, tied heads, biases, frequencies, windows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,8 @@ CONTEXT = 256
 BLOCKS = 64
 PROGRAMS = 8
 """Of an attention kernel: each takes the interpreter milliseconds."""
+PART_TOKENS = (64,)
+"""Sizes of captured steps with parts of prompts."""
 
 
 def works(device: torch.device) -> bool:
@@ -36,12 +38,16 @@ def works(device: torch.device) -> bool:
 def load(name: str, config: EngineConfig) -> Engine:
     """A running engine over a random model, as `load_engine` would make it on a GPU; nothing is compared."""
     from lmtool.engine import transformers_forward
+    from lmtool.engine.cuda import graphs
     from lmtool.engine.cuda.kernels import decode_attention
     from lmtool.engine.selfcheck import record_layers
     from lmtool.engine.transformers_forward import TransformersForward
     from lmtool.engine.transformers_loader import fused_llama, paged_runner
 
     decode_attention._PROGRAMS = PROGRAMS  # noqa: SLF001  # here alone
+    decode_attention._ROWS = (8, 64, 4096)  # noqa: SLF001  # sums over rows are loops there
+    sizes: Any = graphs
+    sizes._PART_TOKENS, sizes._PART_SINGLES = PART_TOKENS, ()  # noqa: SLF001  # here alone
     transformers_forward.register()
     device = torch.device("cpu")
     with torch.inference_mode():

@@ -112,7 +112,7 @@ class Resident:
             "context_length": info.context_length,
             "blocks": self.blocks,
             "block_bytes": self.block_bytes,
-            "graphs": None if graphs is None else {"rows": graphs.max_rows},
+            "graphs": None if graphs is None else _describe(graphs),
             "peak_bytes": self.device.peak_bytes(),
             "log": self.log,
         }
@@ -323,6 +323,15 @@ class Crowd:
         except TimeoutError:
             raise RuntimeError(f"no token within {PATIENCE:g} s; so far {self.lengths[:4]}...") from None
         self._changed.clear()
+
+
+def _describe(graphs: Any) -> dict[str, Any]:
+    """The captured steps: rows of the largest, all sizes, and what runs behind their logits."""
+    return {
+        "rows": graphs.max_rows,
+        "sizes": [str(size) for size in graphs.sizes],
+        "epilogue": None if graphs.epilogue is None else type(graphs.epilogue).__name__,
+    }
 
 
 def endless(sampling: SamplingParams, tokens: int) -> SamplingParams:

@@ -59,6 +59,9 @@ TILE = 2048
 PIVOTS = 8
 """P, a power of two."""
 
+_SPLITS, _MAXIMA = 64, 2048
+"""Splits of a row, and maxima of parts, for which kernels are compiled at least: those of 262,144 ids."""
+
 _SETTINGS = {"num_warps": 8, "enable_fp_fusion": False}
 """Without fusion, so that each kernel computes the same bits from the same logit."""
 
@@ -92,7 +95,7 @@ def sample_rows(logits: Tensor, table: Tensor, masks: Tensor, *, cuts: bool) -> 
     floats, places = empty(4, rows, splits, dtype=torch.float32), empty(3, rows, splits)
     maxima = empty(rows, splits * (SPLIT // PART), dtype=torch.float32)
     source = (logits, table, masks, logits.stride(0), masks.shape[1], vocabulary, rows, splits)
-    wide = triton.next_power_of_2(splits)
+    wide = max(_SPLITS, triton.next_power_of_2(splits))
     _scan[(rows, splits)](*source, floats, places, maxima, B=SPLIT, PART_IDS=PART, **_SETTINGS)
     values, ids = empty(2, *((rows, vocabulary) if cuts else (1, 1)), dtype=torch.float32), empty(1)
     bracket = empty(rows, 5)
@@ -102,7 +105,7 @@ def sample_rows(logits: Tensor, table: Tensor, masks: Tensor, *, cuts: bool) -> 
         pivots = empty(rows, PIVOTS)
         count_above_pivots[(rows, splits)](
             *source, floats, places, maxima, counts, masses, pivots, maxima.shape[1],
-            B=SPLIT, S=wide, P=PIVOTS, MAXIMA=triton.next_power_of_2(maxima.shape[1]), **_SETTINGS,
+            B=SPLIT, S=wide, P=PIVOTS, MAXIMA=max(_MAXIMA, triton.next_power_of_2(maxima.shape[1])), **_SETTINGS,
         )  # fmt: skip
         collect_candidates[(rows, splits)](
             *source, floats, places, counts, masses, pivots, values, ids, bracket,

@@ -83,7 +83,8 @@ def decode_tiles(dtype: torch.dtype, size: int, rows: int, shared: int) -> list[
         keys = 32 if _padded(size) <= 128 else 16
         return [Tiles(queries, keys, warps=4 if _padded(size) <= 128 else 8, stages=3)]
     warps = 8 if queries > 32 or _padded(size) > 256 else 4
-    choices = [Tiles(queries, keys, warps, stages=5) for keys in (64, 32, 16)]
+    # Wider heads with 64 keys would need more registers than a thread has.
+    choices = [Tiles(queries, keys, warps, stages=5) for keys in ((64, 32, 16) if _padded(size) <= 128 else (32, 16))]
     best = _first_that_fits(choices, decode_buffers, dtype, size, shared)
     return [best, replace(best, stages=3)]
 

@@ -67,7 +67,9 @@ def count_above_pivots(
         ids = split * B + tl.arange(0, B)
         _raw, _biased, logit = logit_stages(logits, table, masks, row_stride, words, entry, ids, ids < vocabulary)
         weights, keys = exp_weight(logit, best, heat), sort_key(logit)
-        kth = tl.maximum(_kth_part(maxima, entry, number, k, MAXIMA) - 1, NO_KEY)
+        kth = tl.zeros([], tl.int32) + NO_KEY
+        if k > 0:
+            kth = tl.maximum(_kth_part(maxima, entry, number, k, MAXIMA) - 1, NO_KEY)
         by_top_p, by_min_p = _lowest_weight(table, entry, tl.sum(shares, axis=0), vocabulary)
         depth = tl.log(tl.maximum(tl.maximum(by_top_p, by_min_p), 1e-37)) / heat
         at = entry * splits + split

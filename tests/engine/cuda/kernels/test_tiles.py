@@ -41,7 +41,12 @@ def test_large_tiles_where_there_is_room():
     assert prefill_tiles(torch.bfloat16, 128, HOPPER_SHARED) == Tiles(queries=64, keys=64, warps=4, stages=3)
     assert prefill_tiles(torch.bfloat16, 256, SHARED[0]).keys < prefill_tiles(torch.bfloat16, 256, SHARED[2]).keys
     assert prefill_tiles(torch.float32, 128, HOPPER_SHARED).queries < 64
-    assert decode_tiles(torch.bfloat16, 512, 8, HOPPER_SHARED)[0].keys < 64
+    assert [decode_tiles(torch.bfloat16, size, 8, HOPPER_SHARED)[0].keys for size in (64, 128, 256, 512)] == [
+        64,
+        64,
+        32,
+        32,
+    ]
 
 
 @pytest.mark.parametrize(("dtype", "size", "shared"), EVERY)

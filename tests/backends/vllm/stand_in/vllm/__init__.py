@@ -98,6 +98,10 @@ class AsyncLLM:
             for queue in self._queues.values():
                 self._loop.call_soon_threadsafe(queue.put_nowait, None)
 
+    async def collective_rpc(self, method, args):
+        """A call of all processes below the engine core; none of these has methods."""
+        return [None]
+
     async def generate(self, prompt, params, name):
         """Tokens as they come."""
         queue = self._queues[name] = asyncio.Queue()
