@@ -88,6 +88,7 @@ def test_the_last_ids_of_texts():
         Span(sequence(1, 20, 5, [1, 2]), 18, 1),
         Span(sequence(1, 20, 5, [1, 2]), 18, 2),
         Span(sequence(1, 20, 5, [1, 2], draft=[7]), 20, 1),
+        Span(sequence(1, 20, 5, [1, 2], draft=[7]), 19, 2),
         Span(sequence(1, 20, 5, [1, 2], scoring=True), 19, 1),
         Span(sequence(1, 20, 5, [1, 2], prefill_only=True), 19, 1),
     ]
