@@ -176,7 +176,7 @@ def as_outcome(report: HostReport) -> dict[str, Any]:
 def host_card(report: HostReport, _columns: int) -> Group:
     """The report for a terminal."""
     bench, own = report.bench, report.abouts["now"]
-    head = f"the engine's own time, over a forward pass that costs nothing · prompts of {bench.context} tokens"
+    head = f"the engine's own time, without a forward pass · prompts of {bench.context} tokens"
     versions = f"lmtool {own['lmtool']} · Python {own['python']} · torch {own['torch']}"
     if bench.against is not None:
         versions += f" · before: {bench.against}"

@@ -241,7 +241,7 @@ def _blocks_bar(results: dict[str, dict[str, Any]]) -> Bar:
     return Bar("blocks of a second load", "equal", f"{loads[0]} and {loads[1]}", loads[0] == loads[1])
 
 
-def gpu_card(report: GpuReport, file: Path | None) -> Group:
+def gpu_card(report: GpuReport) -> Group:
     """The report for a terminal."""
     results = with_shares(report.results, report.bench.dtype)
     device = report.machine.get("device", {})
@@ -257,8 +257,6 @@ def gpu_card(report: GpuReport, file: Path | None) -> Group:
         parts += [Text(), _decode_table(_rows(results, "decode"))]
     troubles = list(_troubles(report))
     parts += [Text(), *(Text(line, "yellow") for line in troubles)] if troubles else []
-    if file is not None:
-        parts += [Text(), Text(f"all of it: {file}")]
     return Group(*parts)
 
 

@@ -53,8 +53,9 @@ async def gpu(
     bench = GpuBench.small(device, model, seconds) if small else GpuBench(device=device, model=model, seconds=seconds)
     with stop_on_signal() as stop:
         report = await run(bench, sections, file, out.note, stop)
-    print_card(out, lambda _columns: gpu_card(report, file))
+    print_card(out, lambda _columns: gpu_card(report))
     for change in changes(before, metrics(report.results), TOLERANCE):
         out.line(f"{'worse' if change.worse else 'as good'}: {change.name} {change.before:.4g} → {change.now:.4g}")
+    out.line(f"\nall figures: {file}")  # a line of its own: a path in a card may be wrapped
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)

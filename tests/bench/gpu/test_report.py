@@ -65,7 +65,7 @@ def test_goals_that_are_met() -> None:
     measured = [bar.measured for bar in report.bars()][1:5]
     assert measured == ["89% (behind 128 tokens)", "73% (behind 128 tokens)", "5.8", "1.11 (at 1)"]
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(gpu_card(report, None))
+    console.print(gpu_card(report))
     shown = console.export_text()
     assert shown.count(" met") == 8
     assert "copies 4000 GB/s" in shown
@@ -94,7 +94,7 @@ def test_goals_without_figures() -> None:
     assert verdicts(report) == [None] * 8
     assert report.line("load") == "failed after 3 s: RuntimeError: no"
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(gpu_card(report, None))
+    console.print(gpu_card(report))
     shown = console.export_text()
     assert shown.count("not measured") == 9  # and the ceilings
     assert "load: failed after 3 s: RuntimeError: no" in shown

@@ -39,7 +39,7 @@ def test_sections_on_a_cpu(lmtool: Run, tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "cpu · random:llama-tiny · float32"
     assert sum(line.rstrip().endswith("not measured") for line in lines) == 8
-    assert lines[-1] == f"all of it: {file}"
+    assert lines[-1] == f"all figures: {file}"
 
 
 @pytest.mark.parametrize(
