@@ -173,25 +173,31 @@ def as_outcome(report: HostReport) -> dict[str, Any]:
     return outcome("host", {"settings": asdict(report.bench), "versions": report.abouts, "results": rows}, metrics)
 
 
-def host_card(report: HostReport, _columns: int) -> Group:
-    """The report for a terminal."""
+_WIDE = 80
+"""Columns of a terminal that has room for the spread."""
+
+
+def host_card(report: HostReport, columns: int) -> Group:
+    """The report for a terminal, without the spread where that is narrow."""
     bench, own = report.bench, report.abouts["now"]
     head = f"the engine's own time, without a forward pass · prompts of {bench.context} tokens"
     versions = f"lmtool {own['lmtool']} · Python {own['python']} · torch {own['torch']}"
     if bench.against is not None:
         versions += f" · before: {bench.against}"
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for title in ("", "sampling", "streams", "µs a step", "low", "high", "µs a token", "÷ before", "low", "high"):
+    spreads = ("low", "high") if columns >= _WIDE else ()
+    for title in ("", "sampling", "streams", "µs a step", *spreads, "µs a token", "÷ before", *spreads):
         table.add_column(title, justify="left" if title in {"", "sampling"} else "right", no_wrap=True)
     for case, times in report.times.items():
         now, ratio = spread(times.now), times.ratio
-        ratios = ("", "", "") if ratio is None else (f"{part:.2f}" for part in (ratio.median, ratio.low, ratio.high))
+        ratios = ["", "", ""] if ratio is None else [f"{part:.2f}" for part in (ratio.median, ratio.low, ratio.high)]
+        shown = 1 + len(spreads)
         table.add_row(
             case.runner,
             case.sampling,
             str(case.streams),
-            *(f"{part:,.0f}" for part in (now.median, now.low, now.high)),
+            *[f"{part:,.0f}" for part in (now.median, now.low, now.high)][:shown],
             f"{now.median / case.streams:.1f}",
-            *ratios,
+            *ratios[:shown],
         )
     return Group(Text(head, "bold"), Text(versions, "dim"), Text(), table)

@@ -91,9 +91,10 @@ class _Runner:
         if "ready" not in answer:
             await self.end()
             error = str(answer["failed"]["error"]).removeprefix("ResourceError: ")
+            said = answer["failed"].get("output", [])[-3:]  # of a process that ended by itself
             raise ResourceError(
                 f"nothing can be measured: {error}",
-                *answer["failed"].get("output", answer["failed"].get("traceback", []))[-3:],
+                *(said or ("see what torch finds:     lmtool doctor", "try the command itself:   --device cpu")),
             )
         self._report.machine = answer["ready"]
 

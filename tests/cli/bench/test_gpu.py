@@ -58,3 +58,4 @@ def test_what_cannot_be_measured(
     done = lmtool("bench", "gpu", "--json", str(tmp_path / "gpu.json"), *words, timeout=120)
     assert (done.returncode, done.stdout) == (status, ""), done.stderr
     assert message in done.stderr
+    assert 'File "' not in done.stderr  # no traceback

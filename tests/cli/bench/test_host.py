@@ -48,3 +48,13 @@ def test_what_cannot_be_measured(lmtool: Run, words: tuple[str, ...], message: s
     done = lmtool("bench", "host", *words)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_a_narrow_terminal(lmtool: Run) -> None:
+    """The spread is left out, and no word is cut."""
+    words = ("--streams", "1", "--sampling", "greedy", "--runner", "cpu", "--steps", "2", "--rounds", "1")
+    done = lmtool("bench", "host", *words, COLUMNS="60", timeout=120)
+    assert done.returncode == 0, done.stderr
+    *card, _ = done.stdout.splitlines()
+    assert any("µs a step" in line and "÷ before" in line and "low" not in line for line in card)
+    assert "…" not in "".join(card)
