@@ -22,7 +22,7 @@ from tests.forkserver import LMTOOL, ForkedProcess, spawn
 from tests.slow_files import SLOW_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
     StartServer = Callable[..., contextlib.AbstractContextManager["ServerProcess"]]
@@ -64,6 +64,15 @@ def pytest_collection_finish() -> None:
     """Leave what was imported and collected out of all further garbage collections."""
     gc.enable()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Collect garbage after each file; what stays, such as a package that it imported, is not looked through again."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

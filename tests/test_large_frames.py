@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from lmtool.lmtp.client import LmtpClient
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.conftest import PATIENCE, ServerProcess
+from tests.forkserver import spawn
 from tests.frame_load import memory
 from tests.large_frames import CASES, LIMIT, LMTP
 
@@ -106,16 +107,15 @@ async def test_memory_goes_back(process: ServerProcess) -> None:
 def test_over_a_pipe(clean_environment: None, *, loaded: bool) -> None:
     """A line is a frame there: the same are refused in the same words, also where they waited for the model."""
     names = ["text", "messages", "ids", "scored", "scored text", "mask of one id", "schema", "choice"]
-    words = [sys.executable, "-m", "lmtool", "serve", "--stdio"]
     made = [CASES[f"lmtp {name}"].make().replace("1", str(at), 1) for at, name in enumerate(names)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with spawn(("serve", "--stdio"), env=os.environ, heavy=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         if loaded:
             server.stdin.write('MODEL_INFO {"stream_id": 99}\n')
             server.stdin.flush()
             assert "model_info" in server.stdout.readline()
-        said, _ = server.communicate("".join(f"{frame}\n" for frame in made), timeout=PATIENCE)
+        said, _ = server.communicate("".join(f"{frame}\n" for frame in made), PATIENCE)
     answers = sorted(entry for line in said.splitlines() for entry in line.split('{"stream_id":')[1:])
     assert len(answers) == len(names)
     for name, entry in zip(names, answers, strict=True):

@@ -75,7 +75,7 @@ async def test_a_worker_of_ours_that_is_killed(start_server: StartServer) -> Non
 async def test_a_worker_that_would_compute_otherwise(start_server: StartServer, tmp_path: Path) -> None:
     """All workers compute as the server found it possible: one whose compiler is broken by now does not come up."""
     compiler, broken = tmp_path / "cc", tmp_path / "broken"
-    compiler.write_text(f'#!/bin/sh\n[ -e {broken} ] && exit 1\nexec {find_compiler()} "$@"\n', encoding="utf-8")
+    compiler.write_text(f'#!/bin/sh\n[ -e {broken} ] && exit 1\nexec {find_compiler()} "$@" -O0\n', encoding="utf-8")
     compiler.chmod(0o755)
     home = {"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
     with start_server(str(STORIES), "--replicas", "2", **home) as server:

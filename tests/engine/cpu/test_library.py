@@ -83,22 +83,30 @@ def test_strided_tensors_have_no_address():
     assert address(None) is None
 
 
+def quick_compiler(path, *lines):
+    """Write a script to `path` that is the compiler without the optimizing, most of its time; `lines` go first."""
+    path.write_text("\n".join(("#!/bin/sh", *lines, f'exec {find_compiler()} "$@" -O0', "")), encoding="ascii")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler here")
-def test_compiled_once(tmp_path):
+def test_compiled_once(tmp_path, monkeypatch):
     """The second call takes the library of the first; nothing else is left behind."""
-    library = compile_kernels(tmp_path)
+    monkeypatch.setenv("CC", str(quick_compiler(tmp_path / "cc")))
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    library = compile_kernels(folder)
     written = library.stat().st_mtime_ns
-    assert compile_kernels(tmp_path) == library
+    assert compile_kernels(folder) == library
     assert library.stat().st_mtime_ns == written
-    assert list(tmp_path.iterdir()) == [library]
+    assert list(folder.iterdir()) == [library]
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C compiler here")
 def test_another_compiler_of_that_name(tmp_path, monkeypatch):
     """It may know more of the processor than the one before it: its library is another."""
-    compiler = tmp_path / "cc"
-    compiler.write_text(f'#!/bin/sh\nexec {find_compiler()} "$@"\n', encoding="ascii")
-    compiler.chmod(0o755)
+    compiler = quick_compiler(tmp_path / "cc")
     monkeypatch.setenv("CC", str(compiler))
     before = compile_kernels(tmp_path)
     compiler.write_text(compiler.read_text(encoding="ascii") + "# newer\n", encoding="ascii")
@@ -128,14 +136,8 @@ def test_a_compiler_that_fails(tmp_path, monkeypatch):
 @pytest.mark.parametrize("refused", ["-march=native", "-fopenmp"])
 def test_a_compiler_that_lacks_something(tmp_path, monkeypatch, refused):
     """The other spelling is tried; without OpenMP the kernels run on one thread and say so."""
-    compiler = tmp_path / "cc"
-    lines = (
-        "#!/bin/sh",
-        f'case " $* " in *" {refused} "*) echo unsupported option >&2; exit 1;; esac',
-        f'exec {find_compiler()} "$@"',
-    )
-    compiler.write_text("\n".join(lines), encoding="ascii")
-    compiler.chmod(0o755)
+    refuses = f'case " $* " in *" {refused} "*) echo unsupported option >&2; exit 1;; esac'
+    compiler = quick_compiler(tmp_path / "cc", refuses)
     monkeypatch.setenv("CC", str(compiler))
     own = Kernels(compile_kernels(tmp_path))
     assert own.name.endswith(", one thread)") == (refused == "-fopenmp")
