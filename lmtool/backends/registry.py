@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import math
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from lmtool.option import option
 from lmtool.subprocesses.foreign_python import probe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from lmtool.engine.config import EngineConfig
     from lmtool.interfaces import LoadedModel
@@ -130,10 +132,23 @@ def _transformers(
     model: str, config: EngineConfig, options: Mapping[str, str], on_progress: Callable[[LoadProgress], None]
 ) -> LoadedModel:
     """Our engine over transformers' models: the default backend."""
-    from lmtool.engine.engine_loader import load_engine
+    with _no_garbage():
+        from lmtool.engine.engine_loader import load_engine
 
     number_options(DEFAULT, options, {})
     return load_engine(model, config, on_progress)
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Collect none while packages are imported, which stay: a tenth of the time of importing torch."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def number_options(

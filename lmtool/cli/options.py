@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
@@ -45,6 +46,7 @@ def with_common(function: Callable[..., Any]) -> Callable[..., None]:
         common = common_class(**shared_values, typed=typed, origins=_origins(ctx))
         with reporting(common := common.under(ctx.obj if isinstance(ctx.obj, Common) else None)):
             objects = {name: _config(kind, values) for name, kind in configs.items()}
+            _collect_garbage()
             _finish(function(common, **values, **objects))
 
     del callback.__wrapped__  # or inspect would look through to the bare function
@@ -150,6 +152,13 @@ def _config(config: type, values: dict[str, Any]) -> Any:
     """The configuration from the values of its options, which are removed from `values`. Raises what it raises."""
     own = {name: values.pop(name) for name in options_of(config)}
     return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in own.items()})
+
+
+def _collect_garbage() -> None:
+    """Collect it from now on, where `main` has put that off; all that was imported is left out."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def _finish(result: object) -> None:

@@ -35,3 +35,20 @@ def test_version_needs_no_typer(word: str) -> None:
 from lmtool.cli.main import main
 main(); print('typer' in sys.modules)"""
     assert run(code) == "False"
+
+
+def test_garbage_is_collected_while_a_command_runs() -> None:
+    """Only imports put it off; what they have brought is left out of it."""
+    code = """import gc, io, sys
+seen = set()
+class Out(io.StringIO):
+    def write(self, text):
+        seen.add((gc.isenabled(), gc.get_freeze_count() > 10_000))
+        return len(text)
+sys.argv, screen, sys.stdout = ['lmtool', 'docs', 'serving'], sys.stdout, Out()
+from lmtool.cli.main import main
+try:
+    main()
+except SystemExit:
+    print(seen, file=screen)"""
+    assert run(code) == "{(True, True)}"
