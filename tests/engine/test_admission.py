@@ -9,8 +9,9 @@ import re
 import pytest
 import torch
 
-from lmtool.engine.admission import MAX_LOGPROBS, StreamFactory, clamp_logprobs, validate_generate, validate_score
+from lmtool.engine.admission import StreamFactory
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.request_checks import MAX_LOGPROBS, clamp_logprobs, validate_generate, validate_score
 from lmtool.errors import ConstraintError, ContextOverflowError, RequestError, UnknownTokenError
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS
 from lmtool.types import (

@@ -17,7 +17,7 @@ from lmtool.backends.vllm.translation import (
     scored_logprobs,
     scoring_arguments,
 )
-from lmtool.engine.admission import clamp_logprobs, validate_generate, validate_score
+from lmtool.engine.request_checks import clamp_logprobs, validate_generate, validate_score
 from lmtool.errors import ConnectError, ConstraintError, ContextOverflowError, LmtoolError, RequestError, ServerError
 from lmtool.streams import failure
 from lmtool.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage

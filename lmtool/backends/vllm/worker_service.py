@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lmtool.backends.vllm.failures import engine_end, import_failure, load_failure
 from lmtool.backends.vllm.shared_directory import EngineLog, SharedDirectory
 from lmtool.backends.vllm.watchdog import LivenessSocket
-from lmtool.engine.admission import MAX_LOGPROBS
+from lmtool.engine.request_checks import MAX_LOGPROBS
 from lmtool.errors import LmtoolError
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams

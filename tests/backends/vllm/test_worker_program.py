@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,11 @@ def test_the_shared_folder_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(str(folder / "alive")) < 104
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.rmdir()
+
+
+def test_the_worker_brings_no_torch() -> None:
+    """That is vLLM's to import: a worker whose engine cannot be imported says so in a tenth of the time."""
+    code = (
+        "import lmtool.backends.vllm.model, lmtool.backends.vllm.worker_service, sys; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
