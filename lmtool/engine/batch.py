@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+from array import array
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from lmtool.engine.attention import Group
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from lmtool.engine.plan import Plan
 
@@ -51,16 +51,23 @@ def build(plan: Plan, chunk_tokens: int, min_rows: int, device: torch.device) ->
     """
     ids: list[int] = []
     positions: list[int] = []
-    blocks: list[int] = []
+    slots: list[int] = []
     logit_rows: list[int] = []
     units: dict[tuple[int, int], list[_Unit]] = defaultdict(list)
     for span in plan.spans:
         sequence, start, row = span.sequence, span.start, len(ids)
         own, end = sequence.blocks, start + span.count
+        if span.count == 1 and span.yields_one_id:  # as nearly all do; what follows gives the same
+            ids.append(sequence.tokens[start])
+            positions.append(start)
+            slots.append(own[start // BLOCK_TOKENS] * BLOCK_TOKENS + start % BLOCK_TOKENS)
+            logit_rows.append(row)
+            units[1, padded_blocks(end)].append((row, start, own))
+            continue
         ids += sequence.ids(start, end)
         for position in range(start, end):
             positions.append(position)
-            blocks.append(own[position // BLOCK_TOKENS])
+            slots.append(own[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS)
         needed = span.logits
         logit_rows += range(row + needed.start - start, row + needed.stop - start)
         last = sequence.chunked_length
@@ -68,27 +75,28 @@ def build(plan: Plan, chunk_tokens: int, min_rows: int, device: torch.device) ->
             count = 1 if start >= last else min((start // chunk_tokens + 1) * chunk_tokens, end, last) - start
             units[count, padded_blocks(start + count)].append((row, start, own))
             start, row = start + count, row + count
-    padding = max(min_rows - len(ids), 0)
+    padding = [0] * max(min_rows - len(ids), 0)
+    logits = len(logit_rows)
+    logit_rows += logit_rows[-1:] * max(min_rows - logits, 0)
     whole_batch = len(units) == 1 and not padding
+    parts = [ids + padding, positions + padding, slots, logit_rows, plan.fresh_blocks]
+    for (queries, width), members in units.items():
+        parts += _group_parts(members, queries, width)
+    flat, *tensors = _tensors(parts, device)
     groups = [
-        _group(members, queries, width, whole_batch=whole_batch, device=device)
-        for (queries, width), members in units.items()
+        _group(tensors[4 + 3 * at : 7 + 3 * at], parts[5 + 3 * at : 8 + 3 * at], kind, whole_batch=whole_batch)
+        for at, kind in enumerate(units)
     ]
-    rows = logit_rows + logit_rows[-1:] * max(min_rows - len(logit_rows), 0)
-    slots = np.array(blocks, np.int64) * BLOCK_TOKENS + np.array(positions, np.int64) % BLOCK_TOKENS
+    return Batch(flat.unsqueeze(0), tensors[0].unsqueeze(0), tensors[1], groups, tensors[2], logits, tensors[3])
 
-    def tensor(values: list[int] | NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(np.array(values, np.int64)).to(device)
 
-    return Batch(
-        input_ids=tensor(ids + [0] * padding).unsqueeze(0),
-        positions=tensor(positions + [0] * padding).unsqueeze(0),
-        slots=tensor(slots),
-        groups=groups,
-        logit_rows=tensor(rows),
-        logits=len(logit_rows),
-        fresh_blocks=tensor(plan.fresh_blocks),
-    )
+def _tensors(parts: list[list[int]], device: torch.device) -> tuple[Tensor, ...]:
+    """Each part as int64 on the device; one copy takes them there."""
+    numbers: list[int] = []
+    for part in parts:
+        numbers += part
+    whole = torch.frombuffer(array("q", numbers), dtype=torch.int64).to(device)
+    return torch.split_with_sizes(whole, [len(part) for part in parts])
 
 
 @functools.lru_cache(4096)
@@ -102,23 +110,29 @@ def padded_blocks(positions: int) -> int:
     return -(-blocks // step) * step
 
 
-def _group(units: list[_Unit], queries: int, width: int, *, whole_batch: bool, device: torch.device) -> Group:
-    """Units of as many queries each, over `width` blocks."""
+def _group_parts(units: list[_Unit], queries: int, width: int) -> list[list[int]]:
+    """Rows, positions and table of a `Group` of units of as many queries each, over `width` blocks."""
+    rows: list[int] = []
+    positions: list[int] = []
     table: list[int] = []
-    for _, _, blocks in units:
-        table += blocks[:width]
-        table += [0] * (width - len(blocks))
-    consecutive = len(units) == 1 and table == list(range(table[0], table[0] + width))
-    following = np.arange(queries)
+    for row, start, blocks in units:
+        rows += range(row, row + queries)
+        positions += range(start, start + queries)
+        own = blocks[:width]
+        table += own
+        if len(own) < width:
+            table += [0] * (width - len(own))
+    return [rows, positions, table]
 
-    def tensor(first: list[int]) -> Tensor:
-        """[N, Q]: these numbers and those that follow each."""
-        return torch.from_numpy(np.array(first, np.int64)[:, None] + following).to(device)
 
+def _group(tensors: Sequence[Tensor], parts: list[list[int]], kind: tuple[int, int], *, whole_batch: bool) -> Group:
+    """A group of its parts, see `_group_parts`. kind: queries and width."""
+    (queries, width), numbers, (rows, positions, table) = kind, parts[2], tensors
+    consecutive = len(numbers) == width and numbers == list(range(numbers[0], numbers[0] + width))
     return Group(
-        rows=None if whole_batch else tensor([row for row, _, _ in units]).flatten(),
-        positions=tensor([start for _, start, _ in units]),
-        table=torch.from_numpy(np.array(table, np.int64)).to(device),
-        first_block=table[0] if consecutive else None,
+        rows=None if whole_batch else rows,
+        positions=positions.view(-1, queries),
+        table=table,
+        first_block=numbers[0] if consecutive else None,
         span=width * BLOCK_TOKENS,
     )

@@ -22,6 +22,12 @@ def to_device(values: Sequence[float] | np.ndarray | Tensor, dtype: torch.dtype,
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 
+def overwrite(tensor: Tensor, values: np.ndarray) -> None:
+    """Queue the copy of the values to a tensor of the same shape and type; to a GPU's through pinned memory."""
+    host = torch.as_tensor(values)
+    tensor.copy_(host if tensor.device.type == "cpu" else host.pin_memory(), non_blocking=True)
+
+
 def to_host(tensor: Tensor) -> Tensor:
     """The tensor on the host, filled once what is queued on its device is done, see `arrival`.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmtool.engine.admission import StreamFactory, clamp_logprobs
+from lmtool.engine.admission import StreamFactory
 from lmtool.engine.device_loss import raise_if_lost, step_error
 from lmtool.engine.device_memory import release
 from lmtool.engine.engine_thread import EngineThread, Outbox, signal, stopped_error
@@ -19,8 +19,9 @@ from lmtool.engine.idle_memory import IdleMemory
 from lmtool.engine.masks import MaskFiller
 from lmtool.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.engine.queue_estimate import QueueEstimate
-from lmtool.engine.run_ahead import RunAheadStep, SampledStep, sample_step
-from lmtool.engine.sampling_result import SampledToken
+from lmtool.engine.request_checks import clamp_logprobs
+from lmtool.engine.run_ahead import RunAheadStep, SampledStep, run_ahead, sample_step
+from lmtool.engine.sampling_result import SampledToken, SamplingResult
 from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.speculation import StepCost
 from lmtool.engine.stream import Handle
@@ -235,21 +236,26 @@ class Engine:
     def _compute(
         self, runner: ModelRunner, plan: Plan, streams: list[Stream], ahead: RunAheadStep | None
     ) -> SampledStep:
-        """Sample from the logits of each stream. ahead: where the logits were begun ahead."""
+        """Sample from the logits of each stream. ahead: where the step was begun ahead, perhaps sampled, too."""
+        outcome = None if ahead is None else ahead.outcome
+        if isinstance(outcome, SamplingResult):
+            return SampledStep(plan, [1] * len(streams), outcome)
         masks: Callable[[], dict[Stream, Tensor]] = dict
         if self._masks is not None:
             spans = zip(plan.spans, streams, strict=True)
             masks = self._masks.start([s for span, s in spans if s.guide and span.end >= len(s.sequence.tokens)])
-        logits = runner.run(plan) if ahead is None else ahead.logits
-        return sample_step(plan, streams, logits, masks())
+        return sample_step(plan, streams, runner.run(plan) if outcome is None else outcome, masks())
 
     def _run_ahead(self, runner: ModelRunner, step: SampledStep) -> RunAheadStep | None:
         """Begin the step behind one whose outcome is not read yet, where it is known and no command could change it."""
         if not self._step_ahead or self._thread.interrupted or len(step.counts) > runner.max_ahead_rows:
             return None
         plan = self._scheduler.plan_ahead(step.plan)
+        if plan is None:
+            return None
+        streams = [self._streams[span.sequence.number] for span in plan.spans]
         try:
-            return None if plan is None else RunAheadStep(plan, runner.run_ahead(plan, step.ids(plan)))
+            return run_ahead(runner, step, plan, streams)
         except torch.OutOfMemoryError:
             return None  # as a step of its own it may be computed in parts
 

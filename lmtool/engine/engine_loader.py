@@ -67,9 +67,11 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     embedded = is_embedded(name) and device.type == "cpu" and not config.quantize  # else as all models
     loaded = load_embedded(name, config, device, report) if embedded else _load_any(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
-    runner = loaded.runner.prepared(config.max_streams, context)
+    samples = False
     if device.type == "cuda" and loaded.info.vocab_size is not None:
-        prepare_gpu(torch.device("cuda", torch.cuda.current_device()), loaded.info.vocab_size, torch.float32)
+        gpu = torch.device("cuda", torch.cuda.current_device())
+        samples = prepare_gpu(gpu, loaded.info.vocab_size, torch.float32) is not None
+    runner = loaded.runner.prepared(config.max_streams, context, samples=samples)
     lossless = device.type == "cpu" or config.deterministic
     limits = Limits(
         max_streams=config.max_streams,

@@ -46,8 +46,11 @@ class ModelRunner:
     doubling_position: int | None = field(default=None, kw_only=True)
     """See `Limits.doubling_position`."""
 
-    def prepared(self, max_streams: int, context: int) -> ModelRunner:  # noqa: ARG002  # a GPU's captures graphs
-        """Prepare for up to `max_streams` streams of up to `context` positions, such as capturing CUDA graphs."""
+    def prepared(self, max_streams: int, context: int, *, samples: bool = False) -> ModelRunner:  # noqa: ARG002  # a GPU's captures graphs
+        """Prepare for up to `max_streams` streams of up to `context` positions, such as capturing CUDA graphs.
+
+        samples: whether the kernels that sample on a GPU work, see `sampler.prepare_gpu`, and may be captured, too.
+        """
         return self
 
     def close(self) -> None:
@@ -77,10 +80,11 @@ class ModelRunner:
         Returns logits [R, V] float32: one row for each position of each span's `logits`, in order.
         """
         batch = build(plan, self.chunk_tokens, self.min_rows, self.device)
-        if len(batch.fresh_blocks):
+        if plan.fresh_blocks:
             self.cache.clear(batch.fresh_blocks)
         attention = BlockAttention(self.cache, batch.slots, batch.groups)
-        return self.forward.logits(batch, attention)[: batch.logits].float()
+        logits = self.forward.logits(batch, attention)
+        return (logits if logits.shape[0] == batch.logits else logits[: batch.logits]).float()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,9 +45,10 @@ class TokenCounts:
     counts: Tensor
     """[V] int32: 1 where the stream has the id, prompt included, and 2 for each time that it was generated."""
     counted: int = 0
-    """Tokens of the stream that are counted, the one that is being sampled included."""
-    sampled: int | None = None
-    """The last of these, once it was read; None before that, and where nothing was sampled."""
+    """Tokens of the stream that are counted, those that are being sampled included."""
+    sampled: dict[int, int | None] = field(default_factory=dict)
+    """The last of these by index: the ids that the kernel added, once they were read; None before that, and where
+    nothing was sampled."""
 
     @staticmethod
     def of(known_ids: Collection[int], counts: Mapping[int, int], vocabulary: int, device: torch.device) -> TokenCounts:
@@ -61,11 +62,14 @@ class TokenCounts:
     def update(self, tokens: Sequence[int], prompt_length: int, position: int) -> None:
         """Count what is known before the token at `position` is sampled, whose id the kernel will add.
 
-        tokens: the stream's. What was sampled, and then dropped instead of recorded, is taken back.
+        tokens: the stream's, up to there; without the last one where a kernel has added that already and it was not
+        read yet, see `follows`. What was sampled, and then dropped instead of recorded, is taken back.
         """
-        if self.counted and (position < self.counted or tokens[self.counted - 1] != self.sampled):
+        if not self.follows(tokens, position):
+            assert len(tokens) >= position, "an id that only the device knows"
             self.counts.zero_()
             self.counted = 0
+            self.sampled.clear()
         new = tokens[self.counted : position]
         if new:
             device, prompt = self.counts.device, max(prompt_length - self.counted, 0)
@@ -74,4 +78,21 @@ class TokenCounts:
                 twos = torch.full((generated,), 2, dtype=torch.int32, device=device)
                 self.counts.index_add_(0, ids[prompt:], twos)
             self.counts.index_put_((ids,), self.counts[ids] | 1)
-        self.counted, self.sampled = position + 1, None
+        self.counted = position + 1
+        self.sampled = {index: token for index, token in self.sampled.items() if index >= len(tokens)}
+        self.sampled[position] = None
+
+    def follows(self, tokens: Sequence[int], position: int) -> bool:
+        """Whether nothing must be taken back before the token at `position` is sampled, and all before it is known.
+
+        tokens: the stream's that were recorded; what is sampled behind them is counted, but not read yet.
+        """
+        if position != self.counted and not self.counted <= position <= len(tokens):
+            return False
+        recorded = len(tokens)
+        return all(index >= recorded or tokens[index] == token for index, token in self.sampled.items())
+
+    def note_read(self, index: int, token: int) -> None:
+        """Note which id the kernel has added at this index; one of a step that was dropped since is of no effect."""
+        if index in self.sampled:
+            self.sampled[index] = token

@@ -1,22 +1,26 @@
-"""Steps between plan and outcome: logits computed before the previous outcome is known, ids sampled but not read."""
+"""Steps between plan and outcome: computed before the previous outcome is known, sampled but not read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, chain
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lmtool.engine.device_transfer import select_rows
 from lmtool.engine.plan import Plan
-from lmtool.engine.sampler import start_sampling
+from lmtool.engine.sampler import sampled_part, start_sampling
+from lmtool.engine.sampling_result import SamplingResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
+    from lmtool.engine.cuda.sampling import Part
+    from lmtool.engine.model_runner import ModelRunner
     from lmtool.engine.plan import Span
-    from lmtool.engine.sampling_result import SampledToken, SamplingResult
+    from lmtool.engine.sampling_result import SampledToken
+    from lmtool.engine.sampling_row import Row
     from lmtool.engine.stream import Stream
 
 
@@ -26,8 +30,8 @@ class RunAheadStep:
 
     plan: Plan
     """One position of each sequence, see `Scheduler.plan_ahead`."""
-    logits: Tensor
-    """[N, V] float32, one row for each span."""
+    outcome: Tensor | SamplingResult
+    """Logits [N, V] float32, one row for each span; or what the pass has sampled for each already."""
 
     def still_valid(self) -> RunAheadStep | None:
         """The part of this step that is still valid after the previous commit, or None.
@@ -40,7 +44,9 @@ class RunAheadStep:
             return self
         if not rows:
             return None
-        return RunAheadStep(Plan([self.plan.spans[row] for row in rows]), select_rows(self.logits, rows))
+        outcome = self.outcome
+        selected = outcome.select(rows) if isinstance(outcome, SamplingResult) else select_rows(outcome, rows)
+        return RunAheadStep(Plan([self.plan.spans[row] for row in rows]), selected)
 
 
 def _is_next(span: Span) -> bool:
@@ -79,12 +85,48 @@ class SampledStep:
         return [tokens[end - count : end] for count, end in zip(self.counts, ends, strict=True)]
 
 
+@runtime_checkable
+class AheadSampler(Protocol):
+    """A `ModelRunner` whose passes can sample."""
+
+    @property
+    def samples_ahead(self) -> bool:
+        """Whether any of them does."""
+
+    def sample_ahead(self, plan: Plan, ids: Tensor, rows: Sequence[Row]) -> Part | None:
+        """Like `ModelRunner.run_ahead`, but for what is sampled of the logits; None, and nothing is begun, where none.
+
+        rows: how to sample for each span. The result is good until the next step is begun.
+        """
+
+
+def run_ahead(runner: ModelRunner, step: SampledStep, plan: Plan, streams: Sequence[Stream]) -> RunAheadStep:
+    """Begin the step that was planned ahead of this one's outcome; sample it, too, where that needs no id before.
+
+    streams: that of each span. A penalty needs the ids before, but the device counts them by itself.
+    """
+    ids = step.ids(plan)
+    if isinstance(runner, AheadSampler) and runner.samples_ahead and all(own.samples_ahead for own in streams):
+        rows = [own.next_row(None, ahead=1) for own in streams]
+        part = runner.sample_ahead(plan, ids, rows)
+        if part is not None:
+            return RunAheadStep(plan, sampled_part(part, rows))
+    return RunAheadStep(plan, runner.run_ahead(plan, ids))
+
+
 def sample_step(plan: Plan, streams: Sequence[Stream], logits: Tensor, allowed: Mapping[Stream, Tensor]) -> SampledStep:
     """Sample from a step's logits, see `ModelRunner.run`; changed in place.
 
     streams: that of each span. allowed: masks of the constrained ones, see `Stream.rows`.
     """
-    spans = zip(plan.spans, streams, strict=True)
-    parts = [stream.rows(span.logits, allowed.get(stream)) for span, stream in spans]
-    rows = list(chain.from_iterable(parts))
-    return SampledStep(plan, list(map(len, parts)), start_sampling(logits, rows) if rows else None)
+    rows: list[Row] = []
+    counts = []
+    for span, stream in zip(plan.spans, streams, strict=True):
+        if span.yields_one_id:
+            rows.append(stream.next_row(allowed.get(stream)))
+            counts.append(1)
+        else:
+            own = stream.rows(span.logits, allowed.get(stream))
+            rows += own
+            counts.append(len(own))
+    return SampledStep(plan, counts, start_sampling(logits, rows) if rows else None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from lmtool.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, sample_by_kernel
+from lmtool.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, pack, sample_packed
 from lmtool.engine.device_transfer import put_rows, select_rows, to_device
 from lmtool.engine.masks import apply_masks
 from lmtool.engine.penalties import penalise
@@ -67,18 +67,17 @@ def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
     if by_kernel is not None:
         return _start_on_gpu(logits, rows, by_kernel)
     logits = logits.float()
-    simple = [i for i, row in enumerate(rows) if _kernel_can_sample(row)] if has_kernel(logits) else []
+    simple = [i for i, row in enumerate(rows) if row.packed or _kernel_can_sample(row)] if has_kernel(logits) else []
     if not simple:
         return _start_by_stages(logits, rows)
-    samples, logprobs = _sample_by_kernel(logits, rows, simple)
+    samples, sampled = _sample_by_kernel(logits, rows, simple)
     if len(simple) == len(rows):
-        return SamplingResult(samples.tokens, samples.highest, [logprobs])
+        return SamplingResult(samples.tokens, None, [], [sampled])
     others = sorted({*range(len(rows))} - {*simple})
     tokens, highest = torch.zeros(len(rows), dtype=torch.int64), logits.new_zeros(len(rows))
     put_rows(tokens, simple, samples.tokens)
-    put_rows(highest, simple, samples.highest)
     put_rows(highest, others, select_rows(logits, others).amax(dim=-1))
-    return SamplingResult(tokens, highest, [logprobs, *_sample_by_stages(logits, rows, others, tokens)])
+    return SamplingResult(tokens, highest, _sample_by_stages(logits, rows, others, tokens), [sampled])
 
 
 def _gpu_sampler(logits: Tensor) -> GpuSampler | None:
@@ -112,17 +111,34 @@ def prepare_gpu(device: torch.device, vocabulary: int, dtype: torch.dtype) -> Gp
     return by_kernel if kernels_work(ours, theirs, device, vocabulary, dtype) else None
 
 
+def sampled_part(part: Part, rows: Sequence[Row]) -> SamplingResult:
+    """The result of a batch that a GPU's kernels have sampled as a whole; nothing is read yet."""
+    return SamplingResult(part.tokens, None, [], [_sampled_rows(part, rows)])
+
+
 def _sampled_rows(part: Part, rows: Sequence[Row]) -> SampledRows:
     """A part's tokens with the alternatives that its rows ask for."""
-    tops: list[TopTokens] = []
+    own, tops = [rows[i] for i in part.members], []
     if part.logprobs is not None:
-        asked = [rows[part.members[at]] for at in part.listed]
-        tops = alternatives(part.logprobs, [row.top_logprobs for row in asked], [row.logprob_ids for row in asked])
-    counts = [
-        len(row.logprob_ids) if row.logprob_ids and row.top_logprobs is not None else row.top_logprobs
-        for row in (rows[i] for i in part.members)
+        logprobs = part.logprobs
+        tops = _listed(own, part.listed, logprobs, list(range(len(logprobs))), logprobs.new_zeros(len(logprobs)))
+    return SampledRows(part.members, _top_counts(own), part.results, part.listed, tops, part.counts)
+
+
+def _listed(
+    rows: Sequence[Row], listed: list[int], logits: Tensor, places: list[int], normaliser: Tensor
+) -> list[TopTokens]:
+    """The alternatives of those rows that are listed. The rest: see `alternatives`."""
+    asked = [rows[at] for at in listed]
+    tops, named = [row.top_logprobs for row in asked], [row.logprob_ids for row in asked]
+    return alternatives(logits, places, normaliser, tops, named)
+
+
+def _top_counts(rows: Sequence[Row]) -> list[int | None]:
+    """How many alternatives each row gets."""
+    return [
+        len(row.logprob_ids) if row.logprob_ids and row.top_logprobs is not None else row.top_logprobs for row in rows
     ]
-    return SampledRows(part.members, counts, part.results, part.listed, tops, part.counts)
 
 
 def _start_by_stages(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
@@ -159,43 +175,50 @@ def _kernel_can_sample(row: Row) -> bool:
     return mode == "biased" or (row.params.temperature <= 0 and not row.barred)
 
 
-def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) -> tuple[KernelSamples, RowLogprobs]:
+def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) -> tuple[KernelSamples, SampledRows]:
     """Sample those of the rows that `_kernel_can_sample`."""
-    biased = [i for i in simple if rows[i].target is None and rows[i].bias is not None]
+    whole = len(simple) == len(rows)
+    own = rows if whole else [rows[i] for i in simple]
+    packed = [row.packed or _pack(row) for row in own]
+    special = [at for at, row in enumerate(own) if row.special]
+    biased = [simple[at] for at in special if own[at].target is None and own[at].bias is not None]
     if biased:
         _add_bias(logits, rows, biased)
-    own = [rows[i] for i in simple]
-    samples = sample_by_kernel(logits, list(map(_kernel_row, simple, own, _uniforms(own))))
-    tops = [0 if row.top_logprobs == 1 and _takes_likeliest(row) else row.top_logprobs for row in own]
-    named = [row.logprob_ids for row in own]
-    return samples, row_logprobs(logits, simple, samples.tokens, simple, tops, samples.normaliser, named)
+    barred = {at: own[at].barred for at in special if own[at].target is None}
+    samples = sample_packed(logits, packed, {} if whole else dict(enumerate(simple)), _uniforms(own), barred)
+    top_counts, tops = [row.top_logprobs for row in own], []
+    listed = [at for at in special if _lists(own[at])]
+    if listed:
+        places, normaliser = [simple[at] for at in listed], select_rows(samples.normaliser, listed)
+        top_counts, tops = _top_counts(own), _listed(own, listed, logits, places, normaliser)
+    return samples, SampledRows(simple, top_counts, samples.results, listed, tops)
 
 
-def _takes_likeliest(row: Row) -> bool:
-    """Whether the token is the likeliest id, so that it is the best alternative, too, and none need be looked for."""
-    return row.target is None and row.params.temperature <= 0 and not row.barred and not row.logprob_ids
-
-
-def _uniforms(rows: Sequence[Row]) -> list[float]:
-    """The random number of each row that has a temperature."""
-    random = [i for i, row in enumerate(rows) if row.params.temperature > 0]
-    places = [0.0] * len(rows)
+def _uniforms(rows: Sequence[Row]) -> dict[int, float]:
+    """The random number of each row that needs one."""
+    random = [at for at, row in enumerate(rows) if row.random]
     if len(random) < _MANY:
-        drawn = [uniform(rows[i].seed, rows[i].position) for i in random]
-    else:
-        drawn = uniforms([rows[i].seed for i in random], [rows[i].position for i in random]).tolist()
-    for i, place in zip(random, drawn, strict=True):
-        places[i] = place
-    return places
+        return {at: uniform(rows[at].seed, rows[at].position) for at in random}
+    drawn = uniforms([rows[at].seed for at in random], [rows[at].position for at in random])
+    return dict(zip(random, drawn.tolist(), strict=True))
 
 
-def _kernel_row(index: int, row: Row, place: float) -> KernelRow:
-    """place: its random number, see `KernelRow.uniform`."""
+def _pack(row: Row) -> bytes:
+    """Note what the C kernel reads of a row, and whether it needs more than that."""
+    lists, params = _lists(row), row.params
+    row.special = lists or row.bias is not None or bool(row.barred)
     if row.target is not None:
-        return KernelRow(index, row.target)
-    params, alternatives = row.params, bool(row.top_logprobs or row.logprob_ids)
-    cuts = params.top_k, params.top_p, params.min_p
-    return KernelRow(index, None, params.temperature, place, row.allowed, row.barred, alternatives, *cuts)
+        row.packed = pack(KernelRow(-1, row.target))
+    else:
+        cuts = params.top_k, params.top_p, params.min_p
+        row.random = params.temperature > 0
+        row.packed = pack(KernelRow(-1, None, params.temperature, 0.0, row.allowed, (), lists, *cuts))
+    return row.packed
+
+
+def _lists(row: Row) -> bool:
+    """Whether the row asks for other alternatives than the likeliest id."""
+    return row.top_logprobs is not None and (row.top_logprobs > 1 or bool(row.logprob_ids))
 
 
 def _sample_by_stages(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[RowLogprobs]:

@@ -7,10 +7,11 @@ and nothing is copied.
 from __future__ import annotations
 
 import math
+import struct
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,8 @@ _TOP_BUCKETS = (1, 5, 20, 256)
 
 _CHUNK_BYTES = 2**21
 """Logits per chunk, so that intermediate results stay in the cache (32 rows of 128k in half the time)."""
+
+_RESULT = struct.Struct("ifif")
 
 Top = list[tuple[int, float]]
 
@@ -65,11 +68,20 @@ class SamplingResult:
         self._logprobs = [own.to_host() for own in logprobs]
         self._sampled = [own.to_host() for own in sampled]
         self._wait = arrival(tokens.device)
+        self._count = len(tokens)
+        self.selected: list[int] | None = None
+        """Which rows are read; None: all."""
+
+    def select(self, rows: list[int]) -> SamplingResult:
+        """The tokens of these rows, at least one, alone: the others were sampled for nothing."""
+        selected = copy(self)
+        selected.tokens, selected.selected = select_rows(self.tokens, rows), rows
+        return selected
 
     def read(self) -> list[SampledToken | None]:
         """One token a row; None for a row that is no distribution. Waits for the device."""
         self._wait()
-        results: list[SampledToken | None] = [None] * len(self.tokens)
+        results: list[SampledToken | None] = [None] * self._count
         if self._tokens is not None and self._highest is not None:
             tokens = self._tokens.tolist()
             finite = [math.isfinite(highest) for highest in self._highest.tolist()]
@@ -78,50 +90,66 @@ class SamplingResult:
                     if finite[row] and not math.isnan(logprob):
                         results[row] = SampledToken(tokens[row], logprob, _with_chosen(top, tokens[row], logprob))
         for sampled in self._sampled:
-            for row, token, logprob, top in sampled.read():
-                results[row] = SampledToken(token, logprob, _with_chosen(top, token, logprob))
-        return results
+            own = sampled.read()
+            if len(own) == len(results):
+                results = own
+            else:
+                for row, token_of_row in zip(sampled.rows, own, strict=True):
+                    results[row] = token_of_row
+        return results if self.selected is None else [results[row] for row in self.selected]
 
 
 @dataclass(frozen=True, slots=True)
 class SampledRows:
-    """Tokens of n rows of a batch, and their log-probabilities, as a GPU's kernels give them."""
+    """Tokens of n rows of a batch, and their log-probabilities, as kernels give them."""
 
-    rows: list[int]
-    """[n], in the batch."""
+    rows: Sequence[int]
+    """[n], in the batch, in order."""
     top_counts: list[int | None]
     """[n], how many alternatives; None for none at all."""
-    results: Tensor
-    """[n, 4] int32: token, bits of its logprob, the likeliest id, bits of its logprob; NaN for no distribution."""
+    results: Tensor | list[tuple[int, float, int, float]]
+    """n times token, its logprob, the likeliest id, its logprob; NaN for no distribution. A tensor is [n, 4] int32 and
+    has the bits of logprobs."""
     members: list[int]
     """Which of the n have other alternatives than the likeliest id, in order of `tops`."""
     tops: list[TopTokens]
     """These alternatives; `TopTokens.members` are places in `members`."""
-    counts: list[TokenCounts | None]
-    """[n], those that the kernel has added the token to."""
+    counts: Sequence[tuple[TokenCounts, int] | None] = ()
+    """[n], those that the kernel has added the token to, and the token's index in its stream; may be empty for none
+    anywhere."""
 
     def to_host(self) -> SampledRows:
         """The same on the host, once what is queued on the device is done."""
         tops = [top.to_host() for top in self.tops]
-        return SampledRows(self.rows, self.top_counts, to_host(self.results), self.members, tops, self.counts)
+        results = to_host(self.results) if isinstance(self.results, Tensor) else self.results
+        return SampledRows(self.rows, self.top_counts, results, self.members, tops, self.counts)
 
-    def read(self) -> Iterator[tuple[int, int, float, Top | None]]:
-        """Row, token, log-probability and alternatives of each row that is a distribution."""
-        numbers = self.results.numpy()
-        tokens, likeliest = numbers[:, 0].tolist(), numbers[:, 2].tolist()
-        logprobs, highest = (numbers[:, at].view(np.float32).tolist() for at in (1, 3))
-        tops: list[Top | None] = [
-            None if count is None else [pair] if count == 1 else []
-            for count, pair in zip(self.top_counts, zip(likeliest, highest, strict=True), strict=True)
-        ]
+    def read(self) -> list[SampledToken | None]:
+        """The token of each row; None for one that is no distribution."""
+        results = self.results
+        if isinstance(results, Tensor):
+            results = list(_RESULT.iter_unpack(results.numpy().tobytes()))
+        made, found = SampledToken._make, []
+        for (token, logprob, likeliest, highest), count in zip(results, self.top_counts, strict=True):
+            top: tuple[tuple[int, float], ...] | None = None
+            if count == 1:
+                top = ((likeliest, highest),) if likeliest == token else ((likeliest, highest), (token, logprob))
+            elif count is not None:
+                top = ((token, logprob),)  # where there are more, they follow
+            found.append(None if math.isnan(logprob) else made((token, logprob, top)))
+        self._list_alternatives(found)
+        for counted, one in zip(self.counts, found, strict=False):
+            if counted is not None and one is not None:
+                counts, index = counted
+                counts.note_read(index, one.token)
+        return found
+
+    def _list_alternatives(self, found: list[SampledToken | None]) -> None:
+        """Give each token that has other alternatives than the likeliest id its own."""
         for own in self.tops:
             for at, top in own.read([self.top_counts[at] for at in self.members]):
-                tops[self.members[at]] = top
-        for place, row in enumerate(self.rows):
-            if not math.isnan(logprobs[place]):
-                if (counts := self.counts[place]) is not None:
-                    counts.sampled = tokens[place]
-                yield row, tokens[place], logprobs[place], tops[place]
+                if (one := found[self.members[at]]) is not None:
+                    found[self.members[at]] = one._replace(top_logprobs=_with_chosen(top, one.token, one.logprob))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +202,20 @@ class TopTokens:
             yield at, pairs
 
 
-def alternatives(logprobs: Tensor, top_counts: Sequence[int | None], named: Sequence[Sequence[int]]) -> list[TopTokens]:
+def alternatives(
+    logits: Tensor,
+    places: list[int],
+    normaliser: Tensor,
+    top_counts: Sequence[int | None],
+    named: Sequence[Sequence[int]],
+) -> list[TopTokens]:
     """The alternatives of n rows; nothing is read from the device.
 
-    logprobs: [n, V] float32. top_counts, named: as in `row_logprobs`.
+    normaliser: [n] float32, log of the sum of exponentials. The rest: as for `row_logprobs`.
     """
-    chosen = {at: ids for at, ids in enumerate(named) if ids}
+    chosen = {at: ids for at, ids in enumerate(named) if ids and top_counts[at] is not None}
     likeliest = [None if at in chosen else count for at, count in enumerate(top_counts)]
-    places, normaliser = list(range(len(logprobs))), logprobs.new_zeros(len(logprobs))
-    return [*_alternatives(logprobs, places, normaliser, likeliest), *_named(logprobs, places, normaliser, chosen)]
+    return [*_alternatives(logits, places, normaliser, likeliest), *_named(logits, places, normaliser, chosen)]
 
 
 def row_logprobs(
@@ -191,27 +224,22 @@ def row_logprobs(
     tokens: Tensor,
     rows: list[int],
     top_counts: list[int | None],
-    normaliser: Tensor | None = None,
     named: Sequence[Sequence[int]] = (),
 ) -> RowLogprobs:
     """Log-probabilities under n distributions; nothing is read from the device.
 
     logits: [N, V] float32. places: [n], which of them. tokens: [n] int64, the chosen ids. rows: which of the batch they
-    are. top_counts: see `RowLogprobs`. normaliser: [n] float32, log of the sum of exponentials, where it is known.
-    named: [n], the ids that are a row's alternatives, none for the most likely ones; may be empty for none anywhere.
+    are. top_counts: see `RowLogprobs`. named: [n], the ids that are a row's alternatives, none for the most likely
+    ones; may be empty for none anywhere.
     """
-    if normaliser is None:
-        normaliser = _normaliser(logits, places)
+    normaliser = _normaliser(logits, places)
     at = to_device(places, torch.int64, logits.device)
     values = logits[at, tokens] - normaliser
     logprobs = values.clamp(min=torch.finfo(values.dtype).min, max=0.0)
     if not any(named):
         return RowLogprobs(rows, top_counts, logprobs, [*_alternatives(logits, places, normaliser, top_counts)])
-    chosen = {at: ids for at, ids in enumerate(named) if ids and top_counts[at] is not None}
-    likeliest = [None if at in chosen else count for at, count in enumerate(top_counts)]
-    tops = [*_alternatives(logits, places, normaliser, likeliest), *_named(logits, places, normaliser, chosen)]
-    counts = [len(chosen[at]) if at in chosen else count for at, count in enumerate(top_counts)]
-    return RowLogprobs(rows, counts, logprobs, tops)
+    counts = [count if count is None else len(ids) or count for count, ids in zip(top_counts, named, strict=True)]
+    return RowLogprobs(rows, counts, logprobs, alternatives(logits, places, normaliser, top_counts, named))
 
 
 def _normaliser(logits: Tensor, places: list[int]) -> Tensor:

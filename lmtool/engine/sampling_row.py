@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from lmtool.engine.device_transfer import to_device
-from lmtool.logit_bias import PackedBias
+from lmtool.engine.request_checks import bias_arrays
 from lmtool.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from lmtool.logits_processors import Processors
 
@@ -44,16 +42,6 @@ class Bias:
         return Bias(to_device(ids, torch.int64, device), to_device(values, torch.float32, device))
 
 
-def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Token ids and nats of a bias; those of a packed one are its own.
-
-    By numpy: the event loop looks at them, and torch would share the work with threads that wait for each other.
-    """
-    if isinstance(bias, PackedBias):
-        return np.frombuffer(bias.token_ids, np.int64), np.frombuffer(bias.nats, np.float64)
-    return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float64, len(bias))
-
-
 @dataclass(slots=True, eq=False)
 class RowState:
     """What the rows of a stream have in common; a GPU's sampler keeps on the device what it needs of it."""
@@ -68,7 +56,7 @@ class RowState:
 
 @dataclass(slots=True)
 class Row:
-    """One row of logits and how to sample from it. Not frozen: one is made for each token, which takes a third so."""
+    """One row of logits and how to sample from it; once it was sampled from, its `position` alone may change."""
 
     params: SamplingParams = field(default_factory=SamplingParams)
     target: int | None = None
@@ -96,6 +84,12 @@ class Row:
     """The alternatives to give, in place of the most likely ids."""
     state: RowState | None = None
     """What lasts from step to step; without it, the row's own fields are uploaded each time."""
+    packed: bytes = b""
+    """What the C kernel reads of it, see `cpu.sampling.pack`; empty before it was sampled by that."""
+    random: bool = False
+    """Whether the C kernel needs a random number for it."""
+    special: bool = False
+    """Whether the C kernel needs more than that: its bias, its barred ids, or alternatives beside the likeliest id."""
 
     @property
     def penalises(self) -> bool:

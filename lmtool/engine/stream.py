@@ -74,6 +74,8 @@ class Stream:
     """Ids whose log-probabilities each token has, in place of the most likely ones."""
     row_state: RowState = field(init=False)
     """What its rows have in common from step to step."""
+    _lasting_row: Row | None = None
+    """That of `next_row`, where nothing but its position changes from step to step."""
     _counts_tokens: bool = field(init=False)
     """Whether a penalty needs `counts`."""
     _ids_known: set[int] = field(default_factory=set)
@@ -100,6 +102,23 @@ class Stream:
                 row = self._sampling_row(index, None if allowed is None else allowed[index - known])
             rows.append(row)
         return rows
+
+    def next_row(self, allowed: Tensor | None, ahead: int = 0) -> Row:
+        """`rows` for the last id alone, from which the next one is sampled: the same row from step to step.
+
+        allowed: [1, ceil(V / 32)]. ahead: how many ids are sampled, but not read yet. A new row is made where more than
+        its position changes.
+        """
+        sequence, row = self.sequence, self._lasting_row
+        index = len(sequence.tokens) + ahead
+        if row is not None:
+            row.position = index
+            return row
+        row = self._sampling_row(index, None if allowed is None else allowed[0])
+        lasts = self.guide is None and self.processors is None and not row.barred and not row.penalises
+        if lasts and index - sequence.prompt_length >= self.sampling.min_tokens:
+            self._lasting_row = row
+        return row
 
     def _sampling_row(self, index: int, allowed: Tensor | None) -> Row:
         """The row from which the id at this index of the stream is sampled."""
@@ -136,6 +155,11 @@ class Stream:
         for token in barred:
             left[token // 32] &= ~np.uint32(1 << token % 32)
         return barred if left.any() else frozenset()
+
+    @property
+    def samples_ahead(self) -> bool:
+        """Whether its next row is known, but for what penalties count, before the id that comes first is."""
+        return self.pending_guide is None and self.processors is None
 
     @property
     def draftable(self) -> bool:

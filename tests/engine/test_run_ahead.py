@@ -79,7 +79,7 @@ class TestDue:
         """Where nothing happened, all of it, and no copy."""
         due = flight.still_valid()
         assert due.plan.spans == flight.plan.spans
-        assert due.logits.data_ptr() == flight.logits.data_ptr()
+        assert due.outcome.data_ptr() == flight.outcome.data_ptr()
 
     @pytest.mark.parametrize(
         "change",
@@ -96,7 +96,18 @@ class TestDue:
             setattr(flight.plan.spans[1].sequence, name, value)
         due = flight.still_valid()
         assert [span.sequence.number for span in due.plan.spans] == [1, 3]
-        assert due.logits.argmax(-1).tolist() == [10, 12]
+        assert due.outcome.argmax(-1).tolist() == [10, 12]
+
+    def test_of_what_was_sampled_already(self, flight, streams):
+        """The ids of the others are neither read nor handed to the next step."""
+        result = sample_step(Plan([Span(streams[3].sequence, 2, 1)] * 3), [streams[3]] * 3, flight.outcome, {}).result
+        sampled = RunAheadStep(flight.plan, result)
+        assert sampled.still_valid().outcome is result
+        flight.plan.spans[1].sequence.paused = True
+        due = sampled.still_valid()
+        assert due.outcome.tokens.tolist() == [10, 12]
+        assert [one.token for one in due.outcome.read()] == [10, 12]
+        assert [span.sequence.number for span in due.plan.spans] == [1, 3]
 
     def test_nothing(self, flight):
         """There may be nothing left."""

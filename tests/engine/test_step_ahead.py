@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from lmtool.engine.config import EngineConfig
 from lmtool.engine.engine import Engine
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.plan import Limits
+from lmtool.engine.sampler import start_sampling
 from lmtool.engine.sampling_result import SamplingResult
 from lmtool.engine.transformers_loader import load_transformers
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
@@ -50,16 +52,41 @@ class AheadRunner(ModelRunner):
                 span.sequence.draft = []
 
 
+class SamplingRunner(AheadRunner):
+    """One whose passes sample, too, as CUDA graphs do, where that needs no id before and lists no alternatives."""
+
+    samples_ahead = True
+
+    def sample_ahead(self, plan, ids, rows):
+        """The kernels' results: token, bits of its logprob, the likeliest id, bits of its logprob."""
+        if any(row.penalises or (row.top_logprobs or 0) > 1 for row in rows):
+            return None
+        rows, before = [replace(row, top_logprobs=1) for row in rows], len(self.begun)
+        found = start_sampling(self.run_ahead(plan, ids), rows).read()
+        self.begun[before:] = ["sampled"]
+        results = torch.zeros(len(rows), 4, dtype=torch.int32)
+        results.view(torch.float32)[:, 1] = torch.nan
+        for result, one in zip(results, found, strict=True):
+            if one is not None:
+                result[0], result[2] = one.token, one.top_logprobs[0][0]
+                result.view(torch.float32)[1::2] = torch.tensor([one.logprob, one.top_logprobs[0][1]])
+        counts = [None] * len(rows)
+        return SimpleNamespace(
+            members=list(range(len(rows))), tokens=results[:, 0].long(), results=results, listed=[], logprobs=None,
+            counts=counts,
+        )  # fmt: skip
+
+
 class Driven:
     """An engine without a thread: a test says when it takes what it was told, and steps."""
 
-    def __init__(self, loaded, *, ahead, blocks=60, streams=6, **settings):
+    def __init__(self, loaded, *, ahead, blocks=60, streams=6, kind=AheadRunner, **settings):
         own = {field.name: getattr(loaded.runner, field.name) for field in fields(loaded.runner)}
         self.begun = []
         limits = Limits(streams, max_batch_tokens=48, chunk_tokens=16, block_tokens=16, max_scored_rows=64)
         info = replace(loaded.info, context_length=min(loaded.info.context_length, blocks * 16 + 1))
         config = EngineConfig(**{"step_ahead": ahead, "speculation": False, **settings})
-        self.engine = Engine(AheadRunner(**own, begun=self.begun), limits, blocks, info, config)
+        self.engine = Engine(kind(**own, begun=self.begun), limits, blocks, info, config)
         self.engine.set_guide_compiler(StepCompiler(eos=2))
         self.outputs, self.handles = {}, {}
 
@@ -185,14 +212,16 @@ def test_every_stream_gets_the_same(loaded, blocks, prefix_cache, monkeypatch):
     begun = Counter()
     for seed in range(40):
         script = draw_script(Random(seed))
-        engines = [Driven(loaded, ahead=ahead, blocks=blocks, prefix_cache=prefix_cache) for ahead in (True, False)]
+        common = {"blocks": blocks, "prefix_cache": prefix_cache, "kind": (AheadRunner, SamplingRunner)[seed % 2]}
+        engines = [Driven(loaded, ahead=ahead, **common) for ahead in (True, False)]
         ours, theirs = (asyncio.run(play(engine, script)) for engine in engines)
         begun.update(engines[0].begun)
         assert list(ours) == list(theirs)
         for number in ours:
             agree(ours[number], theirs[number])
-        assert "ahead" not in engines[1].begun
-    assert begun["ahead"] > begun["step"] / 3
+        assert set(engines[1].begun) == {"step"}
+    assert begun["ahead"] + begun["sampled"] > begun["step"] / 3
+    assert begun["sampled"] > begun["ahead"] / 20
 
 
 def agree(ours, theirs):
@@ -269,6 +298,15 @@ class TestOrder:
         await engine.finish()
         assert engine.begun == ["step"] + ["ahead", "read"] * 4
         assert (len(engine.outputs[1]), engine.outputs[2][-1].finish_reason) == (4, "stop")
+
+    async def test_rows_that_are_known(self, order):
+        """Beside no others they are sampled in the pass that goes ahead, and the one that ends first is left out."""
+        engine = order(kind=SamplingRunner)
+        engine.submit(request(1, max_tokens=3))
+        engine.submit(request(2, temperature=1.0, top_p=0.7, top_logprobs=0))
+        await engine.finish()
+        assert engine.begun == ["step", "sampled", "read", "sampled", "read", "sampled", "read", "read"]
+        assert [len(engine.outputs[number]) for number in (1, 2)] == [3, 4]
 
     async def test_a_newcomer_is_not_kept_waiting(self, order):
         """Once it is there, nothing is begun without it, and afterwards it goes ahead with the others."""

@@ -49,6 +49,19 @@ def test_min_tokens(make):
     assert not stream.rows(range(3, 4))[0].barred
 
 
+@pytest.mark.parametrize("sampling", [{}, {"min_tokens": 3}, {"repetition_penalty": 1.5}, {"frequency_penalty": 0.5}])
+def test_the_next_row(make, sampling):
+    """That of the last id: the same from step to step, but where more than its place changes, as barred ids do."""
+    stream, seen = make(**sampling), []
+    for token in range(8, 13):
+        known = len(stream.sequence.tokens)
+        seen.append(stream.next_row(None))
+        assert [seen[-1]] == stream.rows(range(known - 1, known))
+        stream.output(SampledToken(token, -1.0, None), None)
+        stream.sequence.tokens.append(token)
+    assert (seen[-1] is seen[-2]) == ("penalty" not in "".join(sampling))
+
+
 @pytest.mark.parametrize(
     ("allowed", "sampling", "barred"),
     [

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmtool.engine.cpu.library import CGroup, CLayer, CModel, CStep, address
+from lmtool.engine.cpu.library import STORE, CGroup, CLayer, CModel, CStep, address
 from lmtool.engine.cpu.products import (
     INT4_DTYPE,
     PackedProduct,
     interleaved,
     is_blocks,
-    multiply,
     pack,
     unpacked_blocks,
 )
@@ -109,6 +108,9 @@ class CompiledForward:
             eps=config.eps,
             scaling=config.head_dim**-0.5,
         )
+        self._head_structure = self._head.structure
+        self._norm_addresses = [address(part) for part in self._norm]
+        self._norm_settings = (config.hidden, config.is_gpt2, config.eps)
         self._structures = (CLayer * len(self.layers))(*(_structure(layer) for layer in self.layers))
         self._cache: KVCache | None = None
         self._buffers = _Buffers(self, 0)
@@ -135,24 +137,30 @@ class CompiledForward:
         if tokens > self._buffers.tokens:
             self._buffers = _Buffers(self, tokens)
         hidden = self._buffers.hidden[:tokens]
-        hidden.copy_(self._embedded(batch))
+        self._embed(batch, hidden)
         self._kernels.layers(self._model, self._structures, len(self.layers), self._buffers.step(batch))
         if not batch.logits:
             return hidden.new_empty(0, 0)
-        rows = hidden if len(batch.logit_rows) == tokens == batch.logits else hidden.index_select(0, batch.logit_rows)
-        return multiply(self._kernels, self._head, self._normed(rows))
+        count = batch.logit_rows.shape[0]
+        rows = hidden if count == tokens == batch.logits else hidden.index_select(0, batch.logit_rows)
+        return self._project(rows, count)
 
-    def _embedded(self, batch: Batch) -> Tensor:
-        """The hidden states before the first layer: [T, hidden] float32."""
+    def _embed(self, batch: Batch, hidden: Tensor) -> None:
+        """Write the hidden states before the first layer, [T, hidden] float32."""
         ids = batch.input_ids[0]
-        embedded = self._head.rows(ids) if self._embedding is None else _rows(self._embedding, ids)
-        return embedded if self._positions is None else embedded + self._positions.index_select(0, batch.positions[0])
+        if self._embedding is not None and self._embedding.dtype == torch.float32:
+            torch.index_select(self._embedding, 0, ids, out=hidden)
+        else:
+            hidden.copy_(self._head.rows(ids) if self._embedding is None else _rows(self._embedding, ids))
+        if self._positions is not None:
+            hidden += self._positions.index_select(0, batch.positions[0])
 
-    def _normed(self, rows: Tensor) -> Tensor:
-        out = torch.empty_like(rows)
-        scale, bias = self._norm
-        size, centred, eps = self._config.hidden, self._config.is_gpt2, self._config.eps
-        self._kernels.norm(address(rows), address(scale), address(bias), len(rows), size, centred, eps, address(out))
+    def _project(self, rows: Tensor, count: int) -> Tensor:
+        """The logits of `count` rows of hidden states: [R, V] float32."""
+        step, outputs = self._buffers.structure, self._head.outputs
+        out = torch.empty(count, outputs)
+        self._kernels.norm(rows.data_ptr(), *self._norm_addresses, count, *self._norm_settings, step.normed)
+        self._kernels.product(self._head_structure, step.normed, count, STORE, out.data_ptr(), outputs, step.room)
         return out
 
     def _bind(self, cache: KVCache) -> None:
@@ -177,42 +185,26 @@ class _Buffers:
     def __init__(self, model: CompiledForward, tokens: int) -> None:
         self.tokens = tokens
         hidden, qkv, attended, inner = model.sizes
-        self.hidden = torch.empty(tokens, hidden, dtype=torch.float32)
-        self.qkv = torch.empty(tokens, qkv, dtype=torch.float32)
-        self.attended = torch.empty(tokens, attended, dtype=torch.float32)
-        self._normed = torch.empty(tokens, hidden, dtype=torch.float32)
-        self._inner = torch.empty(tokens, inner, dtype=torch.float32)
-        self._packed = torch.empty(tokens, max(model.sizes), dtype=torch.float32)
+        widest = max(*model.sizes, 10)  # so many words a group of inputs takes when it is quantized
+        widths = {"hidden": hidden, "normed": hidden, "qkv": qkv, "attended": attended, "inner": inner, "room": widest}
+        self._memory = {name: torch.empty(tokens, width, dtype=torch.float32) for name, width in widths.items()}
+        self.hidden = self._memory["hidden"]
+        self.structure = CStep(**{name: address(own) for name, own in self._memory.items()})
+        """For C, with the last batch of `step`."""
 
     def step(self, batch: Batch) -> CStep:
-        """The batch as a C structure, which the batch must outlive."""
-        groups = (CGroup * len(batch.groups))(
-            *(
-                CGroup(
-                    rows=address(group.rows),
-                    positions=address(group.positions),
-                    table=address(group.table),
-                    count=len(group.positions),
-                    queries=group.positions.shape[1],
-                    width=len(group.table) // len(group.positions),
-                )
-                for group in batch.groups
-            )
-        )
-        return CStep(
-            tokens=batch.input_ids.shape[1],
-            stored=len(batch.slots),
-            positions=address(batch.positions),
-            slots=address(batch.slots),
-            hidden=address(self.hidden),
-            normed=address(self._normed),
-            qkv=address(self.qkv),
-            attended=address(self.attended),
-            inner=address(self._inner),
-            room=address(self._packed),
-            groups=groups,
-            group_count=len(batch.groups),
-        )
+        """The batch as a C structure, which the batch must outlive; good until the next call."""
+        groups = (CGroup * len(batch.groups))()
+        for group, structure in zip(batch.groups, groups, strict=True):
+            count, queries = group.positions.shape
+            structure.rows = None if group.rows is None else group.rows.data_ptr()
+            structure.positions, structure.table = group.positions.data_ptr(), group.table.data_ptr()
+            structure.count, structure.queries, structure.width = count, queries, group.table.shape[0] // count
+        step = self.structure
+        step.tokens, step.stored = batch.input_ids.shape[1], batch.slots.shape[0]
+        step.positions, step.slots = batch.positions.data_ptr(), batch.slots.data_ptr()
+        step.groups, step.group_count = groups, len(groups)
+        return step
 
 
 def _rows(embedding: Tensor, ids: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 /* Samples tokens from rows of logits, over plain arrays. A row's result depends on that row alone. */
 
+#include <float.h>
 #include <string.h>
 
 #include "vectors.h"
@@ -39,7 +40,7 @@ typedef struct {
     const uint32_t *allowed; /* bits, or NULL: all; words without any are skipped */
     const int64_t *barred;   /* ids that count in the normaliser, but are not sampled */
     int64_t bars;            /* how many */
-    int64_t row;             /* in the batch */
+    int64_t row;             /* in the batch; -1: its place here */
     int64_t token;           /* the one to be scored, or -1: sampled here */
     int64_t mask_logits;     /* whether all that is not allowed must become -inf in the batch, too */
     int64_t top_k;           /* the likeliest that stay; 0: all */
@@ -48,6 +49,10 @@ typedef struct {
     float top_p, min_p;      /* shares: of all that top_k leaves, and of the likeliest; 1 and 0: all */
     float highest;           /* logit; not finite where the row is no distribution */
     float normaliser;        /* log of the sum of all exponentials */
+    int32_t sampled;         /* the token */
+    float logprob;           /* of it, at most 0 and finite; NaN where the row is no distribution */
+    int32_t likeliest;       /* of all that is allowed, the first one */
+    float highest_logprob;   /* of that */
 } Row;
 
 /* The ids that are left of a row: those above `tie`, and as likely ones up to the id `last`; none below `floor`. */
@@ -122,6 +127,8 @@ static float mask(View *v, float *row, int64_t vocabulary, int in_place) {
     return any ? NAN : highest_lane(most);
 }
 
+INLINE float at_most_zero(float x) { return x > 0 ? 0 : x; }
+
 static float highest_logit(const View *v) {
     vec most = fill(-INFINITY);
     for (int64_t i = 0; i < v->words; i++) {
@@ -135,7 +142,11 @@ static int64_t likeliest(const View *v, float best) {
     for (int64_t i = 0; i < v->words; i++) {
         if (!word_of(v, i)) continue;
         const float *at = logits_of(v, i);
-        for (int j = 0; j < WORD; j++) {
+        ivec equal = {0};
+        for (int j = 0; j < WORD; j += LANES) equal |= load(at + j) == best;
+        int32_t any = 0;
+        for (int lane = 0; lane < LANES; lane++) any |= equal[lane];
+        for (int j = 0; any && j < WORD; j++) {
             if (at[j] == best) return WORD * i + j;
         }
     }
@@ -312,7 +323,7 @@ static Cut find_cut(const View *v, const Row *one, float best, float heat, doubl
 static int64_t sample_view(View *v, const Row *one, double *sums) {
     const float best = one->bars ? highest_logit(v) : one->highest, heat = one->temperature > 0 ? 1 / one->temperature : 0;
     if (best == -INFINITY) return -1;
-    if (!heat) return likeliest(v, best);
+    if (!heat) return one->bars ? likeliest(v, best) : one->likeliest;
     if (one->bars || heat != 1) sum_up(v, best, heat, sums);
     if (one->top_k || one->top_p < 1 || one->min_p > 0) {
         const Cut cut = find_cut(v, one, best, heat, sums[(v->words * WORD + BLOCK - 1) / BLOCK - 1]);
@@ -323,31 +334,44 @@ static int64_t sample_view(View *v, const Row *one, double *sums) {
     return passed(v, best, heat, sums, one->uniform);
 }
 
+/* Sample what is allowed and not barred, into the row's token; its highest logit is -inf where that is nothing. */
+static void sample_allowed(View *v, Row *one, double *sums) {
+    float counted[one->bars + 1];
+    for (int64_t i = 0; i < one->bars; i++) {
+        counted[i] = *logit_of(v, one->barred[i]);
+        *logit_of(v, one->barred[i]) = -INFINITY;
+    }
+    one->token = sample_view(v, one, sums);
+    for (int64_t i = 0; i < one->bars; i++) *logit_of(v, one->barred[i]) = counted[i];
+    if (one->token < 0) one->token = 0, one->highest = -INFINITY;
+}
+
 static void sample_row(float *row, int64_t vocabulary, Row *one) {
     View v = {row, {0}, one->allowed, vocabulary / WORD, (vocabulary + WORD - 1) / WORD, NULL};
     for (int j = 0; j < WORD; j++) v.rest[j] = -INFINITY;
     const int samples = one->token < 0;
     one->highest = mask(&v, row, vocabulary, (int)one->mask_logits);
-    one->normaliser = NAN;
+    one->normaliser = one->logprob = NAN;
     if (samples) one->token = 0;
+    one->sampled = (int32_t)one->token;
     if (!isfinite(one->highest)) return;
     double sums[BLOCKS];
     one->normaliser = one->highest + (float)log(sum_up(&v, one->highest, 1, sums));
-    if (!samples) return;
-    float counted[one->bars + 1];
-    for (int64_t i = 0; i < one->bars; i++) {
-        counted[i] = *logit_of(&v, one->barred[i]);
-        *logit_of(&v, one->barred[i]) = -INFINITY;
-    }
-    one->token = sample_view(&v, one, sums);
-    for (int64_t i = 0; i < one->bars; i++) *logit_of(&v, one->barred[i]) = counted[i];
-    if (one->token < 0) one->token = 0, one->highest = -INFINITY;
+    one->likeliest = (int32_t)likeliest(&v, one->highest);
+    one->highest_logprob = at_most_zero(one->highest - one->normaliser);
+    if (samples) sample_allowed(&v, one, sums);
+    if (one->highest == -INFINITY) return;
+    one->sampled = (int32_t)one->token;
+    const float logprob = at_most_zero(*logit_of(&v, one->token) - one->normaliser);
+    one->logprob = logprob < -FLT_MAX ? -FLT_MAX : logprob; /* a scored id may be impossible */
 }
 
 /* Sample from rows, or score them. logits: [.., vocabulary], changed where masks forbid. */
 void sample(float *logits, int64_t vocabulary, Row *all, int64_t count) {
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (count * vocabulary > 4 * PARALLEL_FROM)
-    for (int64_t i = 0; i < count; i++) sample_row(logits + all[i].row * vocabulary, vocabulary, all + i);
+    for (int64_t i = 0; i < count; i++) {
+        sample_row(logits + (all[i].row < 0 ? i : all[i].row) * vocabulary, vocabulary, all + i);
+    }
 }
 
 /* The widest rows there is room for. */

@@ -6,37 +6,42 @@ top-p, 32 rows of 32,000, one thread: 7 ms in place of 25.
 
 from __future__ import annotations
 
+import struct
+from array import array
+from ctypes import c_char
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 
 from lmtool.engine.cpu.library import address, kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
 _MIN_TEMPERATURE = 1e-5
 
-_ROW = np.dtype(
-    [
-        *((name, np.int64) for name in ("allowed", "barred", "bars", "row", "token", "mask_logits", "top_k")),
-        ("uniform", np.float64),
-        *((name, np.float32) for name in ("temperature", "top_p", "min_p", "highest", "normaliser")),
-    ],
-    align=True,
-)
-"""`Row` of sampling.c."""
+_ROW = struct.Struct("7qd3f28x")
+"""`Row` of sampling.c, as far as it is written here: up to `highest`."""
+_RESULT = struct.Struct("84xifif4x")
+"""What is read of it: `sampled` and all behind."""
+_NUMBER = struct.Struct("q")
+_BARS = struct.Struct("qq")
+_UNIFORM = struct.Struct("d")
+_BARRED, _ROW_NUMBER, _UNIFORM_PLACE = 8, 24, 56
+"""Bytes of it before `barred`, `row` and `uniform`."""
+assert _ROW.size == _RESULT.size
+_WORDS = _ROW.size // 4
+_NONE: Mapping[int, Any] = {}
 
 
 class KernelRow(NamedTuple):
     """How to sample from one row."""
 
     row: int
-    """Which of the batch."""
+    """Which of the batch; -1: as many as there are rows before it."""
     target: int | None = None
     """The id to score; None samples one."""
     temperature: float = 0.0
@@ -61,12 +66,28 @@ class KernelRow(NamedTuple):
 class KernelSamples:
     """The samples of n rows."""
 
-    tokens: Tensor
-    """[n] int64, of the vocabulary also for a row that is no distribution."""
-    highest: Tensor
-    """[n] float32, the highest logit; not finite for a row that is no distribution, or bars every id there is."""
-    normaliser: Tensor
-    """[n] float32, log of the sum of all exponentials."""
+    table: bytearray
+    """n times `Row` of sampling.c."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """[n] int64, of the vocabulary also for a row that is no distribution."""
+        return torch.frombuffer(self.table, dtype=torch.int64)[4 :: _WORDS // 2]
+
+    @property
+    def highest(self) -> Tensor:
+        """[n] float32, the highest logit; not finite for a row that is no distribution, or bars every id there is."""
+        return torch.frombuffer(self.table, dtype=torch.float32)[19::_WORDS]
+
+    @property
+    def normaliser(self) -> Tensor:
+        """[n] float32, log of the sum of all exponentials."""
+        return torch.frombuffer(self.table, dtype=torch.float32)[20::_WORDS]
+
+    @property
+    def results(self) -> list[tuple[int, float, int, float]]:
+        """See `SampledRows.results`."""
+        return list(_RESULT.iter_unpack(self.table))
 
 
 def has_kernel(logits: Tensor) -> bool:
@@ -77,31 +98,53 @@ def has_kernel(logits: Tensor) -> bool:
     return logits.shape[-1] <= library.max_vocabulary
 
 
+def pack(row: KernelRow) -> bytes:
+    """The row as the kernel reads it, but for the ids that are barred. What is `allowed` must outlive it."""
+    return _ROW.pack(
+        0 if row.allowed is None else address(row.allowed),
+        0,
+        0,
+        row.row,
+        -1 if row.target is None else row.target,
+        row.mask_logits,
+        row.top_k,
+        row.uniform,
+        max(row.temperature, _MIN_TEMPERATURE) if row.temperature > 0 else 0.0,
+        row.top_p,
+        row.min_p,
+    )
+
+
 def sample_by_kernel(logits: Tensor, rows: Sequence[KernelRow]) -> KernelSamples:
     """Sample from these rows of the logits; only where there `has_kernel`.
 
     logits: [R, V] float32; what a mask forbids is -inf in them afterwards, or as it was.
     """
+    return sample_packed(logits, map(pack, rows), barred={at: row.barred for at, row in enumerate(rows)})
+
+
+def sample_packed(
+    logits: Tensor,
+    packed: Iterable[bytes],
+    numbers: Mapping[int, int] = _NONE,
+    uniforms: Mapping[int, float] = _NONE,
+    barred: Mapping[int, Collection[int]] = _NONE,
+) -> KernelSamples:
+    """`sample_by_kernel` of rows that `pack` made.
+
+    numbers, uniforms, barred: `row`, `uniform` and `barred` of some of the rows, in place of those that were packed.
+    """
     library = kernels()
     assert library is not None, "only where `has_kernel`"
-    vocabulary = logits.shape[-1]
-    table = np.zeros(len(rows), _ROW)
-    numbers, targets, temperatures, uniforms, masks, barred, mask_logits, *cuts = zip(*rows, strict=True)
-    table["row"] = numbers
-    table["token"] = [-1 if target is None else target for target in targets]
-    table["uniform"] = uniforms
-    table["temperature"] = [max(one, _MIN_TEMPERATURE) if one > 0 else 0.0 for one in temperatures]
-    for name, values in zip(("top_k", "top_p", "min_p"), cuts, strict=True):
-        table[name] = values
-    if any(mask is not None for mask in masks):
-        table["allowed"] = [address(mask) or 0 for mask in masks]
-        table["mask_logits"] = mask_logits
-    bars = np.array([token for own in barred for token in own], np.int64)
-    if len(bars):  # seldom, and a hundredth of a step of one stream to write down
-        counts = np.array([len(own) for own in barred])
-        table["bars"] = counts
-        table["barred"] = bars.ctypes.data + bars.itemsize * (np.cumsum(counts) - counts)
+    table = bytearray().join(packed)
+    for at, number in numbers.items():
+        _NUMBER.pack_into(table, at * _ROW.size + _ROW_NUMBER, number)
+    for at, uniform in uniforms.items():
+        _UNIFORM.pack_into(table, at * _ROW.size + _UNIFORM_PLACE, uniform)
+    bars = {at: array("q", own) for at, own in barred.items() if own}
+    for at, ids in bars.items():
+        _BARS.pack_into(table, at * _ROW.size + _BARRED, *ids.buffer_info())
     library.use_threads(torch.get_num_threads())
-    library.sample(address(logits), vocabulary, table.ctypes.data, len(rows))
-    tokens, highest, normaliser = (torch.from_numpy(table[name].copy()) for name in ("token", "highest", "normaliser"))
-    return KernelSamples(tokens, highest, normaliser)
+    memory = (c_char * len(table)).from_buffer(table)
+    library.sample(logits.data_ptr(), logits.shape[-1], memory, len(table) // _ROW.size)
+    return KernelSamples(table)

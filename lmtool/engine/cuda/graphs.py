@@ -1,14 +1,15 @@
 """Steps as CUDA graphs: one captured pass for each of a few batch sizes, over tensors that stay in place.
 
-A step runs the smallest captured batch that holds it: one of decode steps alone, or one that has room for parts of
-prompts too. Rows of padding have text length 0 and store nothing, tiles of padding have no queries.
+Those of decode steps alone sample behind their logits, see `graph_sampling`. A step runs the smallest captured batch
+that holds it: one of decode steps alone, or one that has room for parts of prompts too. Rows of padding have text
+length 0, store nothing and sample nothing, tiles of padding have no queries.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,15 +17,20 @@ from torch import Tensor
 from lmtool.engine.batch import Batch
 from lmtool.engine.cuda.capture import CaptureStream, Replay
 from lmtool.engine.cuda.graph_rows import GraphRows, GraphSize
+from lmtool.engine.cuda.graph_sampling import GraphSampling
 from lmtool.engine.cuda.paged_attention import PagedAttention
+from lmtool.engine.cuda.sampling import Part, sampling_bytes
 from lmtool.engine.cuda.step_rows import QUERY_TILE, Parts, Singles, StepRows
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lmtool.engine.cuda.attention_backends import AttentionBackend
     from lmtool.engine.cuda.step_rows import Layout
     from lmtool.engine.kv_cache import PagedCache
     from lmtool.engine.model_runner import Forward
+    from lmtool.engine.sampling_row import Row
 
 _logger = logging.getLogger(__name__)
 
@@ -47,24 +53,6 @@ _IDLE_TEXTS = 32
 """Texts whose pages stay on the device beyond those of the largest step."""
 
 
-class Epilogue(Protocol):
-    """What is captured behind the logits of every graph, such as sampling."""
-
-    def allocate(self, rows: int, vocabulary: int, device: torch.device) -> None:
-        """Make the tensors that `enqueue` reads and writes, for batches of at most `rows` rows.
-
-        Called once, before anything is captured. The tensors stay in place until the model is closed.
-        """
-
-    def enqueue(self, logits: Tensor) -> None:
-        """Queue the work for the N rows of a captured batch, those of padding included, which may hold anything.
-
-        logits: [N, V] float32, which must stay as they are; row i is the step's row i, in the order of its plan, for
-        every graph. Runs while a graph is captured: reads the host's numbers from tensors on the device alone, waits
-        for nothing, and takes the same path whatever they are.
-        """
-
-
 class StepGraphs:
     """The captured passes of one model, and the tensors that they read."""
 
@@ -75,13 +63,18 @@ class StepGraphs:
         backend: AttentionBackend,
         max_rows: int,
         context: int,
-        epilogue: Epilogue | None = None,
+        *,
+        samples: bool = False,
     ) -> None:
-        """max_rows: rows of the largest decode step to capture. context: positions of the longest text."""
+        """max_rows: rows of the largest decode step to capture. context: positions of the longest text.
+
+        samples: whether decode steps are to sample, too.
+        """
         self._forward = forward
         self._cache = cache
         self._backend = backend
-        self._epilogue = epilogue
+        self._samples = samples
+        self._sampling: GraphSampling | None = None
         self._decode = decode_sizes(max_rows)
         self._mixed = mixed_sizes(max_rows) if backend.prefill_name == "Triton" else []  # others plan on the host
         sizes = [*self._decode, *self._mixed]
@@ -102,26 +95,26 @@ class StepGraphs:
         return max((size.singles for size in self.sizes if not size.part_tokens), default=0)
 
     @property
-    def epilogue(self) -> Epilogue | None:
-        """What the graphs run behind their logits; None where there is nothing, or it could not be captured."""
-        return self._epilogue
+    def sampling(self) -> GraphSampling | None:
+        """What decode steps sample by; None where they end with their logits."""
+        return self._sampling
 
     def capture(self) -> None:
         """Capture all batches, the larger ones first, so that the others share their memory.
 
         Raises what the pass or CUDA raises at those of decode steps alone; what fails at others is left out, and so is
-        an epilogue that fails, and the log says so.
+        the sampling where that fails, and the log says so.
         """
         vocabulary = self._forward.logits(*self._step(self._decode[0])).shape[1]
         rows = max(size.logits for size in (*self._decode, *self._mixed))
         self._logits = torch.zeros(rows, vocabulary, device=self._cache.device)
-        if self._epilogue is not None:
+        if self._samples:
             try:
-                self._epilogue.allocate(rows, vocabulary, self._cache.device)
+                self._sampling = GraphSampling(self._decode[-1].logits, vocabulary, self._cache.device)
                 self._capture_all()
             except Exception as problem:  # noqa: BLE001  # whatever it is, a step can do without
                 _logger.warning("CUDA graphs end with the logits, and steps take longer: %s", problem)
-                self._epilogue = None
+                self._sampling = None
                 self._graphs.clear()
         if not self._graphs:
             self._capture_all()
@@ -130,6 +123,17 @@ class StepGraphs:
             ", ".join(str(size.singles) for size in self._decode),
             len(self._graphs) - len(self._decode),
         )
+
+    @property
+    def logits(self) -> Tensor:
+        """[rows, V] float32, those of the step that was queued last come first."""
+        return self._logits
+
+    def end_with_logits(self) -> None:
+        """Let the captured steps sample nothing any more."""
+        if self._sampling is not None:
+            self._sampling.rest()
+            self._sampling = None
 
     def discard(self, size: GraphSize) -> None:
         """Use this captured batch no more."""
@@ -145,6 +149,29 @@ class StepGraphs:
         size = size or self._fitting(layout)
         if size is None:
             return None
+        if self._sampling is not None:
+            self._sampling.rest()
+        self._queue(layout, ids, size)
+        return self._logits[: len(layout.logit_rows)]
+
+    def sampling_size(self, rows: Sequence[Row]) -> GraphSize | None:
+        """The captured decode step that samples these rows, see `GraphSampling.covers`; None where none does."""
+        size = self._decode_size(len(rows))
+        if self._sampling is None or size is None or not self._sampling.covers(rows, size.singles):
+            return None
+        return size
+
+    def run_and_sample(self, layout: Layout, rows: Sequence[Row], size: GraphSize, ids: Tensor | None = None) -> Part:
+        """What a decode step samples, see `GraphSampling.result`.
+
+        rows: one for each of the layout's, in order. size: of a batch that samples these. ids: as for `run`.
+        """
+        assert self._sampling is not None
+        self._sampling.send(rows)
+        self._queue(layout, ids, size)
+        return self._sampling.result(rows)
+
+    def _queue(self, layout: Layout, ids: Tensor | None, size: GraphSize) -> None:
         try:
             self._rows.send(layout, size, ids)
             self._graphs[size]()
@@ -152,19 +179,24 @@ class StepGraphs:
             self._rows.forget()
             raise
         self._rows.follow(size)
-        return self._logits[: len(layout.logit_rows)]
 
     def replay(self, rows: int) -> None:
         """Repeat the last step, which was a decode step of this many rows, at most `max_rows`; for measurements."""
-        size = next(size for size in self._decode if size.singles >= rows and size in self._graphs)
+        size = self._decode_size(rows)
+        assert size is not None
+        if self._sampling is not None:
+            self._sampling.rest()  # else it would count its ids again
         self._rows.rewind(size)
         self._graphs[size]()
         self._rows.follow(size)
 
+    def _decode_size(self, rows: int) -> GraphSize | None:
+        return next((size for size in self._decode if size.singles >= rows and size in self._graphs), None)
+
     def _fitting(self, layout: Layout) -> GraphSize | None:
         singles = len(layout.singles)
         if layout.decodes:
-            return next((size for size in self._decode if size.singles >= singles and size in self._graphs), None)
+            return self._decode_size(singles)
         part_tokens, logits = len(layout.positions) - singles, len(layout.logit_rows)
         holding = (
             size
@@ -199,8 +231,8 @@ class StepGraphs:
 
         def run() -> None:
             logits.copy_(self._forward.logits(*self._step(size)))
-            if self._epilogue is not None:
-                self._epilogue.enqueue(logits)
+            if self._sampling is not None and not size.part_tokens:
+                self._sampling.enqueue(logits)
 
         return run
 
@@ -278,4 +310,5 @@ def graph_bytes(max_rows: int, context: int, vocabulary: int, layers: int, token
     tables = texts * -(-context // BLOCK_TOKENS) * 4
     tokens = decode[-1].tokens + max(size.tokens for size in mixed)
     graphs = (len(decode) + len(mixed)) * layers * _LAYER_NODES * _NODE_BYTES
-    return logits + tables + tokens * token_bytes + graphs + _WORKSPACE
+    sampling = sampling_bytes(decode[-1].singles, vocabulary)
+    return logits + tables + tokens * token_bytes + graphs + sampling + _WORKSPACE

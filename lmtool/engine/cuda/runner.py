@@ -6,26 +6,32 @@ Has run in Triton's interpreter only.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from lmtool.engine.cuda.graphs import StepGraphs, batch_sizes
 from lmtool.engine.cuda.paged_attention import PagedAttention
+from lmtool.engine.cuda.sampling import Part, sample_rows
 from lmtool.engine.cuda.step_rows import lay_out, lay_out_ahead, to_tensors
 from lmtool.engine.device_transfer import to_device
 from lmtool.engine.kv_cache import BLOCK_TOKENS, PagedCache
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.plan import Plan, Span
+from lmtool.engine.sampling_row import Row
 from lmtool.engine.selfcheck import CHECK_BLOCKS, distance
 from lmtool.engine.sequence import Sequence
+from lmtool.types import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as Many
+
     from torch import Tensor
 
     from lmtool.engine.cuda.attention_backends import AttentionBackend
-    from lmtool.engine.cuda.graphs import Epilogue
+    from lmtool.engine.cuda.graph_rows import GraphSize
+    from lmtool.engine.cuda.graph_sampling import GraphSampling
 
 _logger = logging.getLogger(__name__)
 
@@ -39,15 +45,14 @@ class CudaRunner(ModelRunner):
     """Whether a row must have the same bits in any batch."""
     graphs: StepGraphs | None = None
     """None where there are no CUDA graphs."""
-    epilogue: Epilogue | None = field(default=None, kw_only=True)
-    """What the graphs are to run behind their logits; whether they do is known from theirs."""
 
-    def prepared(self, max_streams: int, context: int) -> CudaRunner:
+    def prepared(self, max_streams: int, context: int, *, samples: bool = False) -> CudaRunner:
         """The runner with CUDA graphs for up to `max_streams` streams; without, where a model cannot be captured.
 
-        context: positions of the longest text. Nothing may be in the first `CHECK_BLOCKS` blocks of the cache yet.
+        context: positions of the longest text. samples: see `ModelRunner.prepared`. Nothing may be in the first
+        `CHECK_BLOCKS` blocks of the cache yet.
         """
-        captured = self._captured(max_streams, context)
+        captured = self._captured(max_streams, context, samples=samples)
         if captured is not None:
             return captured
         if self.device.type == "cuda":
@@ -55,16 +60,17 @@ class CudaRunner(ModelRunner):
             _compile_all(self, max_streams)
         return self
 
-    def _captured(self, max_streams: int, context: int) -> CudaRunner | None:
+    def _captured(self, max_streams: int, context: int, *, samples: bool) -> CudaRunner | None:
         """The runner with CUDA graphs that give what plain steps give; None, and the log says why, without them."""
         assert isinstance(self.cache, PagedCache)
         if reason := getattr(self.forward, "host_choices", None):
             _logger.warning("decode steps run without CUDA graphs, and slower: %s", reason)
             return None
         try:
-            graphs = StepGraphs(self.forward, self.cache, self.backend, max_streams, context, self.epilogue)
+            graphs = StepGraphs(self.forward, self.cache, self.backend, max_streams, context, samples=samples)
             graphs.capture()
             _discard_wrong(graphs, self)
+            _check_sampling(graphs)
         except Exception as problem:  # noqa: BLE001  # memory, a kernel that does not compile, a library: steps can do without
             _logger.warning("steps run without CUDA graphs, and slower: %s", problem)
             return None
@@ -74,6 +80,20 @@ class CudaRunner(ModelRunner):
     def max_ahead_rows(self) -> int:
         """See `ModelRunner.max_ahead_rows`. CUDA graphs alone: other steps keep the host as busy as the device."""
         return 0 if self.graphs is None else self.graphs.max_rows
+
+    @property
+    def samples_ahead(self) -> bool:
+        """See `AheadSampler.samples_ahead`."""
+        return self.graphs is not None and self.graphs.sampling is not None
+
+    def sample_ahead(self, plan: Plan, ids: Tensor, rows: Many[Row]) -> Part | None:
+        """See `AheadSampler.sample_ahead`."""
+        assert self.graphs is not None
+        size = self.graphs.sampling_size(rows)
+        if size is None:
+            return None
+        self._clear(plan)
+        return self.graphs.run_and_sample(lay_out_ahead(plan), rows, size, ids)
 
     def run_ahead(self, plan: Plan, ids: Tensor) -> Tensor:
         """See `ModelRunner.run_ahead`."""
@@ -136,6 +156,39 @@ def _discard_wrong(graphs: StepGraphs, plain: CudaRunner) -> None:
         if not error <= allowed:
             _logger.warning("a CUDA graph of %s is off by %.3g, where %.2g is allowed: not used", size, error, allowed)
             graphs.discard(size)
+
+
+def _check_sampling(graphs: StepGraphs) -> None:
+    """Sample a small step in each captured batch; where one does not give what the kernels give, none samples."""
+    if graphs.sampling is None:
+        return
+    sizes = [size for size in graphs.sizes if not size.part_tokens]
+    try:
+        wrong = next((size for size in sizes if not _samples_right(graphs, graphs.sampling, size)), None)
+        problem = None if wrong is None else f"a CUDA graph of {wrong} samples other ids than the kernels alone"
+    except Exception as error:  # noqa: BLE001  # whatever it is, a step can do without
+        problem = str(error)
+    if problem is not None:
+        _logger.warning("tokens are sampled behind CUDA graphs, and steps take longer: %s", problem)
+        graphs.end_with_logits()
+
+
+def _samples_right(graphs: StepGraphs, sampling: GraphSampling, size: GraphSize) -> bool:
+    texts = [Sequence(number, [number, 1, 2], 2, max_length=9, blocks=[number]) for number in (1, 2)]
+    texts = texts[: size.singles]
+    layout = lay_out(Plan([Span(text, 2, 1) for text in texts]))
+    for params in _CHECKED:
+        rows = [Row(params, seed=number, position=3) for number, _ in enumerate(texts)]
+        if not sampling.covers(rows, size.singles):  # a cut for which there is no memory
+            continue
+        ours = graphs.run_and_sample(layout, rows, size)
+        (theirs,) = sample_rows(graphs.logits[: len(rows)], rows, list(range(len(rows))))
+        if not torch.equal(ours.tokens, theirs.tokens):
+            return False
+    return True
+
+
+_CHECKED = (SamplingParams(), SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_p=0.9))
 
 
 def _compile_all(runner: CudaRunner, max_streams: int) -> None:

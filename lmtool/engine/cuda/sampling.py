@@ -1,13 +1,13 @@
 """Samples a batch by the kernels of `kernels.sampling`: what they need of each row goes up in one copy a step.
 
-What stays the same from step to step is written once a stream, see `RowState`: its record, its bias and its counts are
-tensors on the device, which records name by address.
+Here behind a pass; for a captured step, see `graph_sampling`. What stays the same from step to step is written once a
+stream, see `RowState`: its record, its bias and its counts are tensors on the device, which records name by address.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from lmtool.engine.uniforms import uniforms
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from lmtool.engine.sampling_row import Row
@@ -30,6 +31,9 @@ _MODES = {"raw": 0, "biased": 1, "processed": 2}
 _SCRATCH = 2**28
 """Bytes for candidates of top-k, top-p and min-p; larger batches are sampled in parts."""
 
+_CANDIDATE_BYTES = 12
+"""Of a row and a token of the vocabulary, in that."""
+
 RECORD = np.dtype(
     [(name, np.int64) for name in ("row", "target", "mode", "mask")]
     + [(name, np.float64) for name in ("uniform", "heat")]
@@ -39,10 +43,10 @@ RECORD = np.dtype(
 )
 """How to sample a row, as the kernels read it.
 
-row: of the logits. target: the id to score, or -1. mode: of log-probabilities, 0 raw, 1 biased, 2 processed. mask:
-which of the batch's, or -1. heat: one by the temperature; 1 without. bias, barred, counts: addresses on the device, or
-0: [V] float32; [ceil(V / 32)] int32, a bit for each id that may not be sampled; [V] int32, twice how often an id was
-generated, and 1 more where the prompt has it. random: 0 takes the likeliest id.
+row: of the logits; below 0, nothing is sampled. target: the id to score, or -1. mode: of log-probabilities, 0 raw, 1
+biased, 2 processed. mask: which of the batch's, or -1. heat: one by the temperature; 1 without. bias, barred, counts:
+addresses on the device, or 0: [V] float32; [ceil(V / 32)] int32, a bit for each id that may not be sampled; [V] int32,
+twice how often an id was generated, and 1 more where the prompt has it. random: 0 takes the likeliest id.
 """
 
 
@@ -74,8 +78,18 @@ class Part:
     """Which of the n have other alternatives than the likeliest id."""
     logprobs: Tensor | None
     """[len(listed), V] float32, of every id; None where none are listed."""
-    counts: list[TokenCounts | None]
-    """[n], those that the kernel adds the token to."""
+    counts: list[tuple[TokenCounts, int] | None]
+    """[n], those that the kernel adds the token to, and the token's index in its stream."""
+
+
+def most_cut_rows(vocabulary: int) -> int:
+    """Rows with top-k, top-p or min-p that are sampled together at most."""
+    return max(1, _SCRATCH // (_CANDIDATE_BYTES * vocabulary))
+
+
+def sampling_bytes(rows: int, vocabulary: int) -> int:
+    """Bytes on the device that this many rows need at most, without what streams keep."""
+    return _CANDIDATE_BYTES * vocabulary * min(rows, most_cut_rows(vocabulary))
 
 
 def sample_rows(logits: Tensor, rows: Sequence[Row], members: list[int]) -> list[Part]:
@@ -83,30 +97,60 @@ def sample_rows(logits: Tensor, rows: Sequence[Row], members: list[int]) -> list
 
     logits: [R, V], float32 or bfloat16, one row for each of `rows`. One part, but for large batches.
     """
-    cuts = any(_cuts(rows[i]) for i in members)
-    most = max(1, _SCRATCH // (12 * logits.shape[1])) if cuts else len(members)
+    cuts = any(has_cut(rows[i]) for i in members)
+    most = most_cut_rows(logits.shape[1]) if cuts else len(members)
     return [_sample_part(logits, rows, members[at : at + most], cuts=cuts) for at in range(0, len(members), most)]
 
 
 def _sample_part(logits: Tensor, rows: Sequence[Row], members: list[int], *, cuts: bool) -> Part:
     own = [rows[i] for i in members]
-    states = [None if row.target is not None else _device_row(row, logits) for row in own]
+    states = device_rows(own, logits.shape[1], logits.device)
     table, masks = _upload(logits, own, members, states)
     samples = kernels.sample_rows(logits, table, masks, cuts=cuts)
-    tops = [(row.top_logprobs, row.logprob_ids) for row in own]
-    listed = [at for at, (count, named) in enumerate(tops) if count is not None and (named or count > 1)]
+    listed = [at for at, row in enumerate(own) if lists(row)]
     logprobs = None
     if listed:
         places = to_device(listed, torch.int64, logits.device)
         logprobs = kernels.all_logprobs(logits, table, masks, samples.shapes, places)
-    counts = [None if state is None else state.counts for state in states]
-    if any(own_counts is not None for own_counts in counts):  # behind all that reads the counts of this step
+    counts = counted(own, states)
+    if any(counts):  # behind all that reads the counts of this step
         kernels.count_tokens(table, samples.results)
     return Part(members, samples.tokens, samples.results, listed, logprobs, counts)
 
 
-def _cuts(row: Row) -> bool:
+def has_cut(row: Row) -> bool:
+    """Whether top-k, top-p or min-p may leave out tokens that would be drawn."""
     return row.target is None and row.params.temperature > 0 and row.truncates
+
+
+def lists(row: Row) -> bool:
+    """Whether the row has other alternatives than the likeliest id."""
+    return row.top_logprobs is not None and (row.top_logprobs > 1 or bool(row.logprob_ids))
+
+
+def device_rows(rows: Sequence[Row], vocabulary: int, device: torch.device) -> list[DeviceRow | None]:
+    """What the kernels need of each row, its stream's tokens counted up to now; None for one that is scored."""
+    return [None if row.target is not None else _device_row(row, vocabulary, device) for row in rows]
+
+
+def counted(rows: Sequence[Row], states: Sequence[DeviceRow | None]) -> list[tuple[TokenCounts, int] | None]:
+    """See `Part.counts`."""
+    return [
+        None if state is None or state.counts is None else (state.counts, row.position)
+        for row, state in zip(rows, states, strict=True)
+    ]
+
+
+def write_records(
+    records: NDArray[Any], rows: Sequence[Row], places: list[int], states: Sequence[DeviceRow | None]
+) -> None:
+    """Fill the records of n rows, but for their masks. records: [n] of `RECORD`. places: their rows of the logits."""
+    joined = b"".join([_SCORED if state is None else state.record for state in states])
+    records[:] = np.frombuffer(joined, RECORD)
+    records["row"] = places
+    records["uniform"] = uniforms([row.seed for row in rows], [row.position for row in rows])
+    if None in states:
+        records["target"] = [-1 if row.target is None else row.target for row in rows]
 
 
 def _upload(
@@ -118,13 +162,8 @@ def _upload(
         (at, row.allowed.numpy()) for at, row in enumerate(rows) if row.allowed is not None and row.target is None
     ]
     packed = np.zeros(size + -(-max(len(masked), 1) * words // 2), np.int64)
-    joined = b"".join([_SCORED if state is None else state.record for state in states])
-    packed[:size] = np.frombuffer(joined, np.int64)
     records, masks = packed[:size].view(RECORD), packed[size:].view(np.int32)
-    records["row"] = places
-    records["uniform"] = uniforms([row.seed for row in rows], [row.position for row in rows])
-    if None in states:
-        records["target"] = [-1 if row.target is None else row.target for row in rows]
+    write_records(records, rows, places, states)
     for index, (at, mask) in enumerate(masked):
         records["mask"][at] = index
         masks[index * words : (index + 1) * words] = mask
@@ -133,12 +172,12 @@ def _upload(
     return moved[:size].view(len(rows), -1), moved[size:].view(torch.int32)[: count * words].view(count, words)
 
 
-def _device_row(row: Row, logits: Tensor) -> DeviceRow:
+def _device_row(row: Row, vocabulary: int, device: torch.device) -> DeviceRow:
     """That of the row's stream, its tokens counted up to now; a new one for a row of no stream."""
     state = row.state
     own = None if state is None else state.on_device
     if not isinstance(own, DeviceRow) or own.params is not row.params or own.barred != row.barred:
-        own = _new_device_row(row, logits, own.counts if isinstance(own, DeviceRow) else None)
+        own = _new_device_row(row, vocabulary, device, own.counts if isinstance(own, DeviceRow) else None)
         if state is not None:
             state.on_device = own
     if own.counts is not None and state is not None:
@@ -146,9 +185,8 @@ def _device_row(row: Row, logits: Tensor) -> DeviceRow:
     return own
 
 
-def _new_device_row(row: Row, logits: Tensor, counts: TokenCounts | None) -> DeviceRow:
-    params, vocabulary, device = row.params, logits.shape[1], logits.device
-    bias = None
+def _new_device_row(row: Row, vocabulary: int, device: torch.device, counts: TokenCounts | None) -> DeviceRow:
+    params, bias = row.params, None
     if row.bias is not None:
         bias = torch.zeros(vocabulary, dtype=torch.float32, device=device)
         bias.index_put_((row.bias.ids,), row.bias.values, accumulate=True)

@@ -166,14 +166,19 @@ def make_runner(checkpoint, device, architecture="llama", *, blocks=64, determin
 
 @pytest.fixture
 def engine_on(runner_of) -> Iterator[Callable[..., Engine]]:
-    """A running engine over such a runner; closed at the end of the test. recorded: whether decode steps are."""
+    """A running engine over such a runner; closed at the end of the test.
+
+    recorded: whether decode steps are. samples: whether recorded ones sample, too.
+    """
     made = []
 
-    def make(architecture="llama", *, recorded=True, blocks=64, deterministic=False, streams=8, **settings):
+    def make(
+        architecture="llama", *, recorded=True, samples=False, blocks=64, deterministic=False, streams=8, **settings
+    ):
         runner, *_ = runner_of(architecture, blocks=blocks, deterministic=deterministic)
         if recorded:
             with torch.inference_mode():
-                runner = runner.prepared(streams, CONTEXT)
+                runner = runner.prepared(streams, CONTEXT, samples=samples)
             assert runner.graphs is not None
         limits = Limits(
             max_streams=streams,

@@ -83,27 +83,6 @@ def test_a_step_that_is_repeated(runner_of):
         torch.testing.assert_close(recorded.run(behind), runner.run(behind), atol=1e-5, rtol=1e-5)
 
 
-class Highest:
-    """An epilogue that takes each row's most likely id."""
-
-    def __init__(self, fails=False):
-        self.allocated, self.rows, self._fails = [], [], fails
-
-    def allocate(self, rows, vocabulary, device):
-        import torch
-
-        self.allocated.append((rows, vocabulary))
-        self.ids = torch.zeros(rows, dtype=torch.int64, device=device)
-
-    def enqueue(self, logits):
-        import torch
-
-        if self._fails:
-            raise RuntimeError("no such kernel")
-        self.rows.append(len(logits))
-        torch.argmax(logits, dim=1, out=self.ids[: len(logits)])
-
-
 def texts_of(runner, count):
     """Sequences whose first three ids are computed, and the plan of their fourth."""
     from lmtool.engine.plan import Plan, Span
@@ -114,40 +93,6 @@ def texts_of(runner, count):
     ]
     runner.run(Plan([Span(text, 0, 3) for text in texts]))
     return Plan([Span(text, 3, 1) for text in texts])
-
-
-def test_what_is_captured_behind_the_logits(runner_of):
-    """An epilogue has its tensors before the first pass, sees the rows of each graph, and each step's own logits."""
-    from dataclasses import replace
-
-    import torch
-
-    runner, *_ = runner_of("small")
-    with torch.inference_mode():
-        epilogue = Highest()
-        recorded = replace(runner, epilogue=epilogue).prepared(4, 256)
-        sizes = {size.logits for size in recorded.graphs.sizes}
-        assert epilogue.allocated == [(max(sizes), 101)]
-        assert set(epilogue.rows) == sizes > {1, 2, 4}
-        logits = recorded.run(texts_of(runner, 3))
-        assert epilogue.ids[:3].tolist() == logits.argmax(1).tolist()
-        assert recorded.graphs.epilogue is epilogue
-
-
-def test_an_epilogue_that_cannot_be_captured(runner_of, caplog):
-    """It is left out, and the log says so; the graphs give the logits."""
-    from dataclasses import replace
-
-    import torch
-
-    runner, *_ = runner_of("small")
-    with torch.inference_mode():
-        recorded = replace(runner, epilogue=Highest(fails=True)).prepared(2, 256)
-        assert recorded.graphs.epilogue is None
-        plan = texts_of(runner, 2)
-        torch.testing.assert_close(recorded.run(plan), runner.run(plan), atol=1e-5, rtol=1e-5)
-    assert "CUDA graphs end with the logits" in caplog.text
-    assert "no such kernel" in caplog.text
 
 
 def test_all_graphs_write_to_one_memory(runner_of):

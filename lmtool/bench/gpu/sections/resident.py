@@ -326,11 +326,11 @@ class Crowd:
 
 
 def _describe(graphs: Any) -> dict[str, Any]:
-    """The captured steps: rows of the largest, all sizes, and what runs behind their logits."""
+    """The captured steps: rows of the largest, all sizes, and whether those of decode steps sample."""
     return {
         "rows": graphs.max_rows,
         "sizes": [str(size) for size in graphs.sizes],
-        "epilogue": None if graphs.epilogue is None else type(graphs.epilogue).__name__,
+        "samples": graphs.sampling is not None,
     }
 
 

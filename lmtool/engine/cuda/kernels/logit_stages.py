@@ -12,6 +12,7 @@ import triton.language as tl
 FIELDS = tl.constexpr(16)
 """Numbers in a row's record, each of eight bytes; those behind are the places of each."""
 ROW = tl.constexpr(0)
+"""Below 0 in a record that samples nothing."""
 TARGET = tl.constexpr(1)
 MODE = tl.constexpr(2)
 MASK = tl.constexpr(3)
@@ -89,14 +90,20 @@ def mode_factor(table, entry):
 
 
 @triton.jit
+def is_idle(table, entry):
+    """Whether a record samples nothing, as those of padding in a captured step."""
+    return record_int(table, entry, ROW) < 0
+
+
+@triton.jit
 def has_cut(table, entry):
-    """Whether a row has top-k, top-p or min-p."""
+    """Whether a row that is sampled has top-k, top-p or min-p."""
     cut = (
         (record_int(table, entry, TOP_K) > 0)
         | (record_float(table, entry, TOP_P) < 1)
         | (record_float(table, entry, MIN_P) > 0)
     )
-    return cut & (record_int(table, entry, RANDOM) != 0)
+    return cut & (record_int(table, entry, RANDOM) != 0) & (record_int(table, entry, ROW) >= 0)
 
 
 @triton.jit

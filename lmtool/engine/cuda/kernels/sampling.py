@@ -32,6 +32,7 @@ from lmtool.engine.cuda.kernels.logit_stages import (
     UNIFORM,
     exp_weight,
     has_cut,
+    is_idle,
     join_splits,
     logit_stages,
     mode_factor,
@@ -79,12 +80,12 @@ class Samples:
     that stays, and the last id that stays of those with it."""
 
 
-def sample_rows(logits: Tensor, table: Tensor, masks: Tensor, *, cuts: bool) -> Samples:
-    """Sample or score a token a row.
+def sample_rows(logits: Tensor, table: Tensor, masks: Tensor, *, cuts: bool, samples: Samples | None = None) -> Samples:
+    """Sample or score a token a row; for a record whose row is below 0 nothing is done.
 
     logits: [N, V], float32 or bfloat16, rows contiguous. table: [R, 16] int64, a record a row, see
     `lmtool.engine.cuda.sampling`. masks: [n, ceil(V / 32)] int32, those that records name. cuts: whether any row has
-    top-k, top-p or min-p.
+    top-k, top-p or min-p. samples: where to write what is returned.
     """
     rows, vocabulary = len(table), logits.shape[1]
     splits = triton.cdiv(vocabulary, SPLIT)
@@ -111,7 +112,7 @@ def sample_rows(logits: Tensor, table: Tensor, masks: Tensor, *, cuts: bool) -> 
             *source, floats, places, counts, masses, pivots, values, ids, bracket,
             B=SPLIT, S=wide, P=PIVOTS, **_SETTINGS,
         )  # fmt: skip
-    samples = Samples(empty(rows, dtype=torch.int64), empty(rows, 4), empty(rows, 4))
+    samples = samples or Samples(empty(rows, dtype=torch.int64), empty(rows, 4), empty(rows, 4))
     _sample[(rows,)](
         *source, floats, places, values, ids, bracket, samples.tokens, samples.results, samples.shapes,
         B=SPLIT, S=wide, TILE_IDS=TILE, CUTS=cuts, **{**_SETTINGS, "num_warps": 16},
@@ -137,7 +138,8 @@ def all_logprobs(logits: Tensor, table: Tensor, masks: Tensor, shapes: Tensor, c
 def count_tokens(table: Tensor, results: Tensor) -> None:
     """Add each row's id to the counts that its record names, for the next step; the last thing done with a table.
 
-    results: [R, 4] int32, see `Samples`. Rows without counts, and those that are no distribution, add nothing.
+    results: [R, 4] int32, see `Samples`. Rows without counts, those that are no distribution, and records whose row is
+    below 0 add nothing.
     """
     _count[(len(table),)](table, results, num_warps=1)
 
@@ -149,6 +151,8 @@ def _scan(
 ):  # fmt: skip
     """Of one split: the highest logit, its first id and the sum of weights, of both the mode and what is sampled."""
     entry, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if is_idle(table, entry):
+        return
     ids = split * B + tl.arange(0, B)
     raw, biased, processed = logit_stages(logits, table, masks, row_stride, words, entry, ids, ids < vocabulary)
     own = mode_logits(table, entry, raw, biased, processed)
@@ -193,6 +197,8 @@ def _sample(
 ):  # fmt: skip
     """Sample one row, and take the log-probabilities of the sampled and of the likeliest id."""
     entry = tl.program_id(0).to(tl.int64)
+    if is_idle(table, entry):
+        return
     best, likeliest, shares, sound = sampled_splits(table, entry, floats, places, rows, splits, S)
     heat = record_float(table, entry, HEAT)
     total = tl.sum(shares, axis=0)
@@ -245,7 +251,7 @@ def _count(table, results):
     entry = tl.program_id(0).to(tl.int64)
     at = record_int(table, entry, COUNTS)
     logprob = tl.load(results + entry * 4 + 1).to(tl.float32, bitcast=True)
-    sampled = (at != 0) & (logprob == logprob)
+    sampled = (at != 0) & (logprob == logprob) & (is_idle(table, entry) == 0)
     place = at.to(tl.pointer_type(tl.int32)) + tl.load(results + entry * 4)
     tl.atomic_add(place, 2, mask=sampled, sem="relaxed")
     tl.atomic_or(place, 1, mask=sampled, sem="relaxed")

@@ -61,8 +61,10 @@ def count_above_pivots(
 ):  # fmt: skip
     """Of one split: how many ids, and how much weight, are above each of a row's pivots."""
     entry, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if has_cut(table, entry) == 0:  # a captured step launches this whatever its rows are
+        return
     best, _likeliest, shares, sound = sampled_splits(table, entry, floats, places, rows, splits, S)
-    if sound & has_cut(table, entry):
+    if sound:
         heat, k = record_float(table, entry, HEAT), record_int(table, entry, TOP_K)
         ids = split * B + tl.arange(0, B)
         _raw, _biased, logit = logit_stages(logits, table, masks, row_stride, words, entry, ids, ids < vocabulary)
@@ -95,8 +97,10 @@ def collect_candidates(
     The first plane of `values` has the logits of all candidates, the second those between the two pivots.
     """
     entry, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if has_cut(table, entry) == 0:
+        return
     best, _likeliest, shares, sound = sampled_splits(table, entry, floats, places, rows, splits, S)
-    if sound & has_cut(table, entry):
+    if sound:
         k, top_p, total = record_int(table, entry, TOP_K), record_float(table, entry, TOP_P), tl.sum(shares, axis=0)
         parts, js = tl.arange(0, S), tl.arange(0, P)
         every = (entry * splits + parts)[:, None]
