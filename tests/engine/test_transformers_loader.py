@@ -73,8 +73,13 @@ def test_what_computes_is_told(engine_of, kernels):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_compiled_logits_that_differ(dtype, monkeypatch, checkpoint, caplog, kernels):
     """A compiled pass that gives other logits is not used: the next way is taken, and the log says why."""
-    right = forward.CompiledForward._embedded
-    monkeypatch.setattr(forward.CompiledForward, "_embedded", lambda *arguments: right(*arguments) * 1.1 + 0.1)
+    right = forward.CompiledForward._embed
+
+    def wrong(self, batch, hidden):
+        right(self, batch, hidden)
+        hidden.mul_(1.1).add_(0.1)
+
+    monkeypatch.setattr(forward.CompiledForward, "_embed", wrong)
     with caplog.at_level(logging.WARNING):
         engine = load_engine(str(checkpoint("llama")), EngineConfig(threads=1, dtype=dtype))
     assert type(engine._runner.forward) is LlamaForward
