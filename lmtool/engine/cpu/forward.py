@@ -158,7 +158,7 @@ class CompiledForward:
     def _project(self, rows: Tensor, count: int) -> Tensor:
         """The logits of `count` rows of hidden states: [R, V] float32."""
         step, outputs = self._buffers.structure, self._head.outputs
-        out = torch.empty(count, outputs)
+        out = torch.empty(count, outputs, dtype=torch.float32)
         self._kernels.norm(rows.data_ptr(), *self._norm_addresses, count, *self._norm_settings, step.normed)
         self._kernels.product(self._head_structure, step.normed, count, STORE, out.data_ptr(), outputs, step.room)
         return out
