@@ -14,10 +14,11 @@ def counts():
     return TokenCounts(torch.zeros(9, dtype=torch.int32))
 
 
-def sampled(counts, token):
+def sampled(counts, token, *, read=True):
     """What the kernel does, and what is read of it."""
     counts.counts[token] = (counts.counts[token] + 2) | 1
-    counts.sampled = token
+    if read:
+        counts.note_read(counts.counted - 1, token)
 
 
 def test_prompt_and_generated(counts):
@@ -44,12 +45,10 @@ def test_only_what_is_new(counts):
 def test_what_was_dropped(counts, read):
     """An id that was sampled and not recorded is taken back, whether it was read or not."""
     counts.update([1, 2], 1, 2)
-    sampled(counts, 7)
-    if not read:
-        counts.sampled = None
+    sampled(counts, 7, read=read)
     counts.update([1, 2], 1, 2)
     assert counts.counts.tolist() == [0, 1, 3, 0, 0, 0, 0, 0, 0]
-    sampled(counts, 7)
+    sampled(counts, 7, read=read)
     counts.update([1, 2, 6], 1, 3)
     assert counts.counts.tolist() == [0, 1, 3, 0, 0, 0, 3, 0, 0]
 
