@@ -97,6 +97,8 @@ class PeerProcess:
             status = await self._process.wait()
             raise ConnectError(f"{self._peer} ended with status {status}", *self._last_lines())
         answer: dict[str, Any] = json.loads(line)
+        if "hints" in answer:
+            raise ResourceError(answer["error"], *answer["hints"])
         if "error" in answer:
             raise ResourceError(f"{self._peer} failed: {answer['error']}", *self._last_lines())
         return answer

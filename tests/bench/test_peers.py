@@ -287,6 +287,14 @@ class TestProcess:
             with pytest.raises(ResourceError, match=r"lmtool failed: KeyError: 'model'"):
                 await peer.start(60)
 
+    async def test_an_error_for_a_person(self) -> None:
+        """Is passed on as it is, with what to do next."""
+        async with PeerProcess("maker", sys.executable, {"threads": 1}) as peer:
+            await peer.start(60)
+            with pytest.raises(ResourceError) as refused:
+                await peer.call(60, "find_device", device="cuda:77")
+        assert refused.value.message.startswith("device 'cuda:77' is not there")
+
     async def test_a_peer_that_dies(self) -> None:
         """Is reported with its status and the end of its log."""
         async with PeerProcess("no such peer", sys.executable, {"threads": 1}) as peer:

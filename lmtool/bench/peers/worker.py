@@ -1,6 +1,6 @@
 """The program that runs one engine in its own environment: calls and answers are JSON lines.
 
-It needs the standard library and that engine only, so that a foreign Python can run it (`bench.peer_process`).
+It needs the standard library, our own errors and that engine only, so that a foreign Python can run it (`bench.peer_process`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
+
+from lmtool.errors import LmtoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +112,9 @@ def peak_memory() -> int:
 
 
 def _failure(problem: Exception) -> dict[str, Any]:
+    """The answer of a call that failed; `hints` with an error that is for a person to act on."""
+    if isinstance(problem, LmtoolError):
+        return {"error": problem.message, "hints": problem.hints}
     return {"error": f"{type(problem).__name__}: {problem}"}
 
 
