@@ -1,6 +1,6 @@
 """The program that runs one engine in its own environment: calls and answers are JSON lines.
 
-It needs the standard library, our own errors and that engine only, so that a foreign Python can run it (`bench.peer_process`).
+It needs the standard library, our errors and that engine only: a foreign Python can run it (`bench.peer_process`).
 """
 
 from __future__ import annotations
