@@ -175,40 +175,59 @@ class GraphRows:
 
     def _table_rows(self, texts: Many[Sequence]) -> list[int]:
         """The table's row of each text, once what is new of its pages is noted."""
-        known = self._texts
+        known, step = self._texts, self._step
+        rows: list[int] = []
+        places: list[int] = []
+        pages: list[int] = []
         for text in texts:
-            if (own := known.get(text.number)) is not None:
-                own.step = self._step
-        rows = []
-        for text in texts:
-            own = known.get(text.number) or self._place(text)
-            blocks = text.blocks
-            if own.blocks is not blocks or own.prefixes != len(text.prefixes) or own.sent > len(blocks):
-                self._write("table", np.array(blocks, np.int32), own.row * self._width)
-                own.blocks, own.prefixes, own.sent = blocks, len(text.prefixes), len(blocks)
-            elif own.sent < len(blocks):
-                self._write("table", np.array(blocks[own.sent :], np.int32), own.row * self._width + own.sent)
-                own.sent = len(blocks)
+            own = known.get(text.number) or self._place(text, texts)
+            own.step = step
             rows.append(own.row)
+            blocks, prefixes = text.blocks, len(text.prefixes)
+            if own.blocks is blocks and own.sent == len(blocks) and own.prefixes == prefixes:
+                continue
+            first = 0
+            if own.blocks is blocks and own.sent <= len(blocks):  # a chunk has at least one block
+                first = own.sent if own.prefixes == prefixes else min(own.prefixes, prefixes)
+            start = own.row * self._width
+            places += range(start + first, start + len(blocks))
+            pages += blocks[first:]
+            own.blocks, own.prefixes, own.sent = blocks, prefixes, len(blocks)
+        if pages:
+            self._write_at(np.array(places) + self._at["table"], np.array(pages, np.int32))
         return rows
 
-    def _place(self, text: Sequence) -> _Text:
-        """A row of the table for a text that has none: a free one, or that of the text that was away longest."""
+    def _place(self, text: Sequence, texts: Many[Sequence]) -> _Text:
+        """A row of the table for a text that has none: a free one, or that of the text that was away longest.
+
+        texts: all of this step.
+        """
         if not self._free:
+            for other in texts:
+                if (own := self._texts.get(other.number)) is not None:
+                    own.step = self._step
             oldest = min(self._texts, key=lambda number: self._texts[number].step)
             assert self._texts[oldest].step < self._step, "a step of more texts than there are rows"
             self._free.append(self._texts.pop(oldest).row)
         self._texts[text.number] = own = _Text(self._free.pop(), [], 0, 0, self._step)
         return own
 
-    def _write(self, kind: str, numbers: NDArray[np.int32], start: int = 0) -> None:
-        """Note those of the numbers of this kind, from the given one on, that the device does not have."""
-        first = self._at[kind] + start
-        mirror = self._mirror[first : first + len(numbers)]
-        changed = np.flatnonzero(mirror != numbers)
+    def _write(self, kind: str, numbers: NDArray[np.int32]) -> None:
+        """Note those of the first numbers of this kind that the device does not have."""
+        first = self._at[kind]
+        (changed,) = (self._mirror[first : first + len(numbers)] != numbers).nonzero()
         if len(changed):
-            self._changes.append((changed + first, numbers[changed]))
-            mirror[changed] = numbers[changed]
+            self._change(changed + first, numbers[changed])
+
+    def _write_at(self, places: NDArray[np.int64], numbers: NDArray[np.int32]) -> None:
+        """The same of the numbers at these places."""
+        changed = self._mirror[places] != numbers
+        if changed.any():
+            self._change(places[changed], numbers[changed])
+
+    def _change(self, places: NDArray[np.int64], numbers: NDArray[np.int32]) -> None:
+        self._changes.append((places, numbers))
+        self._mirror[places] = numbers
 
     def _flush(self) -> None:
         """Queue one copy of all changes, from memory that torch does not use again before the copy is done."""
@@ -222,6 +241,8 @@ class GraphRows:
 
 def _spread(numbers: NDArray[np.int32], singles: int, size: GraphSize) -> NDArray[np.int32]:
     """[T] numbers of a graph's rows, 0 for padding. numbers: of the step's rows, those of `singles` queries first."""
+    if singles == size.tokens:
+        return numbers
     spread = np.zeros(size.tokens, np.int32)
     spread[:singles] = numbers[:singles]
     spread[size.singles : size.singles + len(numbers) - singles] = numbers[singles:]
