@@ -95,6 +95,8 @@ class GraphRows:
         self._free = list(range(texts))
         self._texts: dict[int, _Text] = {}
         self._step = 0
+        self._expected: tuple[GraphSize, list[Sequence], list[int]] | None = None
+        """The size, texts and positions of a step of single queries that the device has rows and lengths of already."""
         self._changes: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
         views = {name: self._device_numbers[self._at[name] :][:count] for name, count in counts.items()}
         self._ids, self._lengths, self._row_texts = views["ids"], views["lengths"], views["texts"]
@@ -130,15 +132,15 @@ class GraphRows:
         ids: [T] int64 on the device, in place of the layout's own; of a step of single queries.
         """
         self._step += 1
-        singles, counts = len(layout.singles), [part.end - part.start for part in layout.parts]
-        texts = np.array(self._table_rows([*layout.singles, *layout.part_texts]), np.int32)
-        self._write("texts", _spread(np.repeat(texts, [1] * singles + counts) if counts else texts, singles, size))
-        self._write("lengths", _spread(np.array(layout.positions, np.int32) + 1, singles, size))
+        singles = len(layout.singles)
+        table_rows = self._table_rows([*layout.singles, *layout.part_texts])
+        if self._expected != (size, layout.singles, layout.positions):
+            self._write_rows(layout, size, np.array(table_rows, np.int32))
         if ids is None:
             self._write("ids", _spread(np.array(layout.ids, np.int32), singles, size))
-        if size.part_tokens:
-            self._write_parts(layout, size, texts[singles:])
         self._flush()
+        following = [position + 1 for position in layout.positions]
+        self._expected = None if size.part_tokens else (size, layout.singles, following)
         if ids is not None:
             self._ids[:singles].copy_(ids)
             self._mirror[self._at["ids"] :][:singles] = _UNKNOWN
@@ -157,9 +159,18 @@ class GraphRows:
     def forget(self) -> None:
         """Send everything again at the next step: what the device has is not known."""
         self._mirror.fill(_UNKNOWN)
+        self._expected = None
         self._free.extend(text.row for text in self._texts.values())
         self._texts.clear()
         self._changes.clear()
+
+    def _write_rows(self, layout: Layout, size: GraphSize, texts: NDArray[np.int32]) -> None:
+        """Note which text each row is of, and how long that is. texts: the table's row of each."""
+        singles, counts = len(layout.singles), [part.end - part.start for part in layout.parts]
+        self._write("texts", _spread(np.repeat(texts, [1] * singles + counts) if counts else texts, singles, size))
+        self._write("lengths", _spread(np.array(layout.positions, np.int32) + 1, singles, size))
+        if size.part_tokens:
+            self._write_parts(layout, size, texts[singles:])
 
     def _write_parts(self, layout: Layout, size: GraphSize, texts: NDArray[np.int32]) -> None:
         """Note the tiles of parts, and which rows' logits are needed. texts: the table's row of each part."""
