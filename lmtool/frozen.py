@@ -27,11 +27,11 @@ def made_fast(kind: type[T]) -> type[T]:
     signature = ", ".join(f"{name}=_{name}" if f"_{name}" in defaults else name for name in names)
     lines = [
         f"def init(self, {signature}):",
-        "    change(self, '__class__', twin)",
+        "    __change__(self, '__class__', __twin__)",
         *(f"    self.{name} = {name}" for name in names),
-        "    self.__class__ = kind",
+        "    self.__class__ = __kind__",
     ]
-    scope: dict[str, Any] = {**defaults, "change": change, "twin": twin, "kind": kind}
-    exec("\n".join(lines), scope)  # noqa: S102  # as `dataclass` does: a call with a field for each argument is the fast one
+    scope: dict[str, Any] = {**defaults, "__change__": change, "__twin__": twin, "__kind__": kind}
+    exec("\n".join(lines), scope)  # noqa: S102  # as `dataclass` does: an argument for each field is the fast way
     kind.__init__ = wraps(kind.__init__)(scope["init"])  # type: ignore[method-assign]
     return kind

@@ -198,7 +198,8 @@ class GraphRows:
             if own.blocks is blocks and own.sent == len(blocks) and own.prefixes == prefixes:
                 continue
             first = 0
-            if own.blocks is blocks and own.sent <= len(blocks):  # a chunk has at least one block
+            if own.blocks is blocks and own.sent <= len(blocks):
+                # chunks that were prefixes before stay: n have n blocks or more
                 first = own.sent if own.prefixes == prefixes else min(own.prefixes, prefixes)
             start = own.row * self._width
             places += range(start + first, start + len(blocks))
@@ -237,6 +238,7 @@ class GraphRows:
             self._change(places[changed], numbers[changed])
 
     def _change(self, places: NDArray[np.int64], numbers: NDArray[np.int32]) -> None:
+        """Note numbers to send, each to another place."""
         self._changes.append((places, numbers))
         self._mirror[places] = numbers
 
