@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lmtool.bench import host_worker
+from lmtool.bench.host_worker import GRAPHS, PAGED
 from lmtool.bench.peer_process import PeerProcess
 from lmtool.bench.record import spread
 from lmtool.bench.result import Metric, outcome
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from lmtool.bench.record import Spread
 
 SAMPLING = tuple(host_worker.SAMPLING)
-PAGED = "paged"
-RUNNERS = ("cpu", PAGED)
+RUNNERS = ("cpu", PAGED, GRAPHS)
 OWN_FOLDER = Path(host_worker.__file__).resolve().parents[2]
 
 
@@ -130,11 +130,12 @@ def _process(folder: Path) -> PeerProcess:
 
 def _cases(bench: HostBench, about: Mapping[str, Any], note: Callable[[str], None]) -> list[Case]:
     """All that can be measured here. Raises `ResourceError` where that is nothing."""
-    runners = [runner for runner in bench.runners if runner != PAGED or about["triton"]]
+    runners = [runner for runner in bench.runners if runner not in {PAGED, GRAPHS} or about["triton"]]
+    missing = " and ".join(runner for runner in bench.runners if runner not in runners)
     if not runners:
-        raise ResourceError(f"--runner {PAGED} needs Triton, which is not installed", "pip install triton")
-    if len(runners) < len(bench.runners):
-        note(f"{PAGED} is left out: Triton is not installed")
+        raise ResourceError(f"--runner {missing.replace(' and ', ',')}: Triton is not installed", "pip install triton")
+    if missing:
+        note(f"{missing}: left out, Triton is not installed")
     return [
         Case(runner, sampling, streams)
         for runner in runners
@@ -144,9 +145,11 @@ def _cases(bench: HostBench, about: Mapping[str, Any], note: Callable[[str], Non
 
 
 async def _measure(report: HostReport, versions: dict[str, PeerProcess], case: Case, turn: int) -> None:
-    """One round of a case, kept but for the first, in which both warm up."""
+    """One round of a case, kept but for the first, in which both warm up. A version without its runner is left out."""
     bench = report.bench
     for name in list(versions) if turn % 2 else reversed(versions):
+        if case.runner == GRAPHS and not versions[name].about["graphs"]:
+            continue
         answer = await versions[name].call(
             bench.timeout,
             "measure",

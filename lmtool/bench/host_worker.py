@@ -12,16 +12,17 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
+from unittest.mock import patch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -35,6 +36,7 @@ SAMPLING: dict[str, dict[str, float]] = {
     "top-k": {"temperature": 0.8, "top_k": 40},
     "top-p": {"temperature": 0.8, "top_p": 0.9},
 }
+PAGED, GRAPHS = "paged", "graphs"
 VOCABULARY = 256
 """Few ids: what grows with them is the sampler's arithmetic, which is not the host's on a GPU."""
 UNTIMED = 8
@@ -54,6 +56,8 @@ class FreeForward:
         """[rows, V]; another part of it at each step, so that no text repeats itself."""
         self._full, self._left, self._done = streams, UNTIMED + steps, done
         self._turn, self._last = 0, 0.0
+        self.rows = 0
+        """Of the last pass."""
         self.running = False
         """Whether steps count; before that a runner may check that it computes the same twice."""
         self.seconds: list[float] = []
@@ -61,9 +65,17 @@ class FreeForward:
 
     def logits(self, batch: Batch, attention: object) -> Tensor:  # noqa: ARG002  # see `Forward`
         """[rows, V] float32."""
-        now, rows = time.thread_time(), batch.logits
+        rows = self.rows = batch.logits
+        self.begin(rows)
+        if self.running:
+            self._turn = (self._turn + rows + 1) % (len(self._table) - rows)
+        return self._table[self._turn : self._turn + rows]
+
+    def begin(self, rows: int) -> None:
+        """Note that a step of this many rows begins."""
+        now = time.thread_time()
         if not self.running:
-            return self._table[:rows]
+            return
         if rows >= self._full and self._left > 0:
             if self._last:
                 self.seconds.append(now - self._last)
@@ -73,8 +85,6 @@ class FreeForward:
             self._last = now
         else:
             self._last = 0.0
-        self._turn = (self._turn + rows + 1) % (len(self._table) - rows)
-        return self._table[self._turn : self._turn + rows]
 
 
 class Host:
@@ -94,12 +104,16 @@ class Host:
             "torch": str(torch.__version__),
             "python": sys.version.split()[0],
             "triton": find_spec("triton") is not None,
+            "graphs": (folder / "lmtool/engine/cuda/graph_sampling.py").is_file(),
         }
 
     def measure(self, runner: str, streams: int, sampling: str, context: int, steps: int) -> dict[str, Any]:
         """Microseconds of CPU time that the engine's thread takes for a step of all streams, the mean of these steps.
 
-        runner: `cpu`, or `paged`, the GPU's on CPU tensors, where a recorded step is the plain pass.
+        runner: `cpu`, `paged` or `graphs`, the latter two the GPU's on CPU tensors. In `paged` a captured step is the
+        plain pass, and sampling is the CPU's. In `graphs` a captured step samples, and costs nothing: what is measured
+        is what the host does beside the CUDA graph, records of the rows and reading included, but without CUDA's own
+        calls. Versions whose CUDA graphs do not sample have no such runner.
         context: tokens of the longest prompt; the others are up to 15 shorter, so that they need blocks by turns.
         """
         return {"us": 1e6 * asyncio.run(_measure(runner, streams, sampling, context, steps))}
@@ -107,13 +121,23 @@ class Host:
 
 async def _measure(runner: str, streams: int, sampling: str, context: int, steps: int) -> float:
     """Seconds a step."""
-    from lmtool.types import GenerateRequest, SamplingParams
-
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     forward = FreeForward(streams, steps, partial(loop.call_soon_threadsafe, done.set))
     longest = context + UNTIMED + steps + SPARE
-    engine = _engine(forward, runner, streams, longest)
-    forward.running = True
+    with _without_kernels(runner, forward):
+        engine = _engine(forward, runner, streams, longest)
+        forward.running = True
+        await _generate(engine, streams, sampling, context, longest, done)
+    timed = forward.seconds[UNTIMED:]
+    return sum(timed) / len(timed)
+
+
+async def _generate(
+    engine: Engine, streams: int, sampling: str, context: int, longest: int, done: asyncio.Event
+) -> None:
+    """Run the streams until it is done. longest: positions that each may have."""
+    from lmtool.types import GenerateRequest, SamplingParams
+
     gc.collect()
     gc.freeze()  # as a server does: what was imported is not looked through again
     engine.start()
@@ -136,8 +160,6 @@ async def _measure(runner: str, streams: int, sampling: str, context: int, steps
             raise RuntimeError(f"a stream ended early: {problems[0]}")
     finally:
         await asyncio.to_thread(engine.close)
-    timed = forward.seconds[UNTIMED:]
-    return sum(timed) / len(timed)
 
 
 def _engine(forward: FreeForward, kind: str, streams: int, longest: int) -> Engine:
@@ -151,7 +173,7 @@ def _engine(forward: FreeForward, kind: str, streams: int, longest: int) -> Engi
     from lmtool.engine.plan import Limits
     from lmtool.types import ModelInfo
 
-    paged, cpu = kind == "paged", torch.device("cpu")
+    paged, cpu = kind in {PAGED, GRAPHS}, torch.device("cpu")
     blocks = streams * (-(-longest // BLOCK_TOKENS) + 1)
     layers = [(object(), LayerShape(1, 1, 1))]
     cache = (PagedCache if paged else KVCache)(layers, blocks, torch.float32, cpu)
@@ -160,11 +182,11 @@ def _engine(forward: FreeForward, kind: str, streams: int, longest: int) -> Engi
         from lmtool.engine.cuda.attention_backends import AttentionBackend
         from lmtool.engine.cuda.runner import CudaRunner
 
-        _leave_out_kernels()
         backend = AttentionBackend("Triton", cast("Any", _never), "Triton", cast("Any", _never))
         runner = CudaRunner(forward, cache, cpu, BLOCK_TOKENS, 1, backend, deterministic=False)
         with torch.inference_mode():
-            runner = runner.prepared(streams, longest)
+            runner = runner.prepared(streams, longest, **({"samples": True} if kind == GRAPHS else {}))
+        assert kind == PAGED or getattr(runner, "samples_ahead", False), "captured steps do not sample"
     else:
         runner = ModelRunner(forward, cache, cpu, BLOCK_TOKENS, 1, free_cuts=True)
     newer = {"cache_generated": True}  # unknown to older versions
@@ -189,11 +211,41 @@ def _engine(forward: FreeForward, kind: str, streams: int, longest: int) -> Engi
     return Engine(runner, limits, blocks, info, EngineConfig(threads=1, speculation=not paged))
 
 
-def _leave_out_kernels() -> None:
-    """Launch nothing in the recorded pass: kernels in a graph are the GPU's time, and this has none to run them."""
-    with suppress(ImportError):  # in versions whose graphs have no such kernel
-        rows = import_module("lmtool.engine.cuda.graph_rows")
-        rows.place_rows = lambda *_: None  # type: ignore[attr-defined]
+@contextmanager
+def _without_kernels(kind: str, forward: FreeForward) -> Iterator[None]:
+    """Launch nothing in captured steps: what is in a graph is the GPU's time, and this has none to run it.
+
+    Those of `graphs` give each row the id 0.
+    """
+    with ExitStack() as stack:
+        with suppress(ImportError):  # in versions whose graphs have no such kernel
+            rows = import_module("lmtool.engine.cuda.graph_rows")
+            stack.enter_context(patch.object(rows, "place_rows", _do_nothing))  # called at each step: no slow mock
+        if kind == GRAPHS:
+            kernels = import_module("lmtool.engine.cuda.kernels.sampling")
+            stack.enter_context(patch.object(kernels, "sample_rows", partial(_sample_nothing, kernels.Samples)))
+            stack.enter_context(patch.object(kernels, "count_tokens", _do_nothing))
+            capture = import_module("lmtool.engine.cuda.capture").CaptureStream
+            stack.enter_context(patch.object(capture, "capture", lambda _, run: _captured(run, forward)))
+        yield
+
+
+def _do_nothing(*_: object) -> None:
+    """In place of a kernel."""
+
+
+def _sample_nothing(kind: Any, _: Tensor, table: Tensor, *__: Tensor, samples: object = None, cuts: bool) -> object:  # noqa: ANN401, ARG001  # see `kernels.sampling`
+    """Tokens and logprobs 0, as a GPU's memory has them that nothing was written to. kind: `Samples`."""
+    import torch
+
+    rows = len(table)
+    return samples or kind(torch.zeros(rows, dtype=torch.int64), *torch.zeros(2, rows, 4, dtype=torch.int32))
+
+
+def _captured(run: Callable[[], None], forward: FreeForward) -> Callable[[], None]:
+    """A captured step without its kernels: nothing happens, but that a step begins."""
+    run()
+    return partial(forward.begin, forward.rows)
 
 
 def _never(*_arguments: object) -> Tensor:

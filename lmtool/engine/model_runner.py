@@ -74,6 +74,11 @@ class ModelRunner:
         """
         raise NotImplementedError
 
+    @property
+    def samples_ahead(self) -> bool:
+        """Whether it is a `run_ahead.AheadSampler`, any of whose passes samples."""
+        return False
+
     def run(self, plan: Plan) -> Tensor:
         """Compute the plan's spans and store their keys and values.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lmtool.engine.device_transfer import select_rows
 from lmtool.engine.plan import Plan
@@ -85,13 +85,8 @@ class SampledStep:
         return [tokens[end - count : end] for count, end in zip(self.counts, ends, strict=True)]
 
 
-@runtime_checkable
 class AheadSampler(Protocol):
-    """A `ModelRunner` whose passes can sample."""
-
-    @property
-    def samples_ahead(self) -> bool:
-        """Whether any of them does."""
+    """A `ModelRunner` whose passes can sample, see `ModelRunner.samples_ahead`."""
 
     def sample_ahead(self, plan: Plan, ids: Tensor, rows: Sequence[Row]) -> Part | None:
         """Like `ModelRunner.run_ahead`, but for what is sampled of the logits; None, and nothing is begun, where none.
@@ -106,9 +101,9 @@ def run_ahead(runner: ModelRunner, step: SampledStep, plan: Plan, streams: Seque
     streams: that of each span. A penalty needs the ids before, but the device counts them by itself.
     """
     ids = step.ids(plan)
-    if isinstance(runner, AheadSampler) and runner.samples_ahead and all(own.samples_ahead for own in streams):
+    if runner.samples_ahead and all(own.samples_ahead for own in streams):
         rows = [own.next_row(None, ahead=1) for own in streams]
-        part = runner.sample_ahead(plan, ids, rows)
+        part = cast("AheadSampler", runner).sample_ahead(plan, ids, rows)
         if part is not None:
             return RunAheadStep(plan, sampled_part(part, rows))
     return RunAheadStep(plan, runner.run_ahead(plan, ids))

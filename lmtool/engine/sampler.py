@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
     GpuSampler: TypeAlias = Callable[[Tensor, Sequence[Row], list[int]], tuple[Tensor, list[SampledRows]]]
 
-_MANY = 16
-"""Rows from which on their random numbers are made together."""
-
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
     """Sample or score one token a row.
@@ -197,8 +194,8 @@ def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) ->
 def _uniforms(rows: Sequence[Row]) -> dict[int, float]:
     """The random number of each row that needs one."""
     random = [at for at, row in enumerate(rows) if row.random]
-    if len(random) < _MANY:
-        return {at: uniform(rows[at].seed, rows[at].position) for at in random}
+    if not random:
+        return {}
     drawn = uniforms([rows[at].seed for at in random], [rows[at].position for at in random])
     return dict(zip(random, drawn.tolist(), strict=True))
 

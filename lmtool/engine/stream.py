@@ -189,16 +189,19 @@ class Stream:
         tokens: one for each of the rows. Behind the first that differs from the draft none is valid. A bad row behind
         a draft is left to the next step, which computes it as if nothing had been drafted. model: its name, for errors.
         """
+        sequence = self.sequence
+        checked = self.guide is not None or self.processors is not None
+        if len(tokens) == 1 and not checked and not sequence.draft and (one := tokens[0]) is not None:
+            return [one], None  # as nearly all are; what follows gives the same
         good: list[SampledToken] = []
-        for one in tokens:
-            if one is None:
+        for sampled in tokens:
+            if sampled is None:
                 break
-            good.append(one)
-        if tokens and (self.guide is not None or self.processors is not None) and (problem := self._error()):
+            good.append(sampled)
+        if tokens and checked and (problem := self._error()):
             return [], problem
         if tokens and not good:
             return [], self._no_token(model)
-        sequence = self.sequence
         if sequence.scoring:
             return good, None if len(good) == len(tokens) else self._no_token(model)
         drafted = len(sequence.draft)
@@ -286,6 +289,8 @@ class Stream:
         token, logprob, top = sampled
         if self._counts_tokens:
             self.counts[token] = self.counts.get(token, 0) + 1
+        if reason is None and seed is None:  # as nearly all are: a keyword takes as long as four fields
+            return TokenOutput(self.stream_id, token, logprob, top)
         if reason is None:
             return TokenOutput(self.stream_id, token, logprob, top, seed=seed)
         return TokenOutput(

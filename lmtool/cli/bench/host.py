@@ -19,7 +19,7 @@ async def host(
     *,
     streams: str = option("1,64,256", "Streams at once, at most 1024.", PANEL, metavar="N,N"),
     sampling: str = option("greedy,temperature,top-k,top-p", "Of all streams.", PANEL, metavar="KIND,KIND"),
-    runner: str = option("cpu,paged", "Of the CPU, and the GPU's on CPU tensors.", PANEL, metavar="KIND,KIND"),
+    runner: str = option("cpu,paged,graphs", "Of the CPU, and the GPU's on CPU tensors.", PANEL, metavar="KIND,KIND"),
     context: int = option(128, "Tokens of a prompt.", PANEL, metavar="N", minimum=16, maximum=65536),
     steps: int = option(100, "Timed in each measurement.", PANEL, metavar="N", minimum=1, maximum=10_000),
     rounds: int = option(5, "Rounds of all measurements.", PANEL, metavar="N", minimum=1),
@@ -30,7 +30,8 @@ async def host(
     """Measure what the engine itself takes for a step: CPU time of its thread, over a forward pass that costs nothing.
 
     The real engine, scheduler, sampler and outputs, handed to an event loop; no model, no GPU. Streams of `paged` run
-    as on a GPU: decode steps recorded by size, the next one begun before the last one is read; that needs Triton.
+    as on a GPU: decode steps recorded by size, the next one begun before the last one is read; that needs Triton. In
+    `graphs` they sample, too, and cost nothing: what is left is the host's, but for CUDA's own calls.
     """
     from lmtool.bench.host_run import as_outcome, host_card, run
     from lmtool.serving.composition import need_serve_packages

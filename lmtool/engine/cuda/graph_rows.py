@@ -95,6 +95,8 @@ class GraphRows:
         self._free = list(range(texts))
         self._texts: dict[int, _Text] = {}
         self._step = 0
+        self._expected: tuple[GraphSize, list[Sequence], list[int]] | None = None
+        """The size, texts and positions of a step of single queries that the device has rows and lengths of already."""
         self._changes: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
         views = {name: self._device_numbers[self._at[name] :][:count] for name, count in counts.items()}
         self._ids, self._lengths, self._row_texts = views["ids"], views["lengths"], views["texts"]
@@ -130,15 +132,15 @@ class GraphRows:
         ids: [T] int64 on the device, in place of the layout's own; of a step of single queries.
         """
         self._step += 1
-        singles, counts = len(layout.singles), [part.end - part.start for part in layout.parts]
-        texts = np.array(self._table_rows([*layout.singles, *layout.part_texts]), np.int32)
-        self._write("texts", _spread(np.repeat(texts, [1] * singles + counts) if counts else texts, singles, size))
-        self._write("lengths", _spread(np.array(layout.positions, np.int32) + 1, singles, size))
+        singles = len(layout.singles)
+        table_rows = self._table_rows([*layout.singles, *layout.part_texts])
+        if self._expected != (size, layout.singles, layout.positions):
+            self._write_rows(layout, size, np.array(table_rows, np.int32))
         if ids is None:
             self._write("ids", _spread(np.array(layout.ids, np.int32), singles, size))
-        if size.part_tokens:
-            self._write_parts(layout, size, texts[singles:])
         self._flush()
+        following = [position + 1 for position in layout.positions]
+        self._expected = None if size.part_tokens else (size, layout.singles, following)
         if ids is not None:
             self._ids[:singles].copy_(ids)
             self._mirror[self._at["ids"] :][:singles] = _UNKNOWN
@@ -157,9 +159,18 @@ class GraphRows:
     def forget(self) -> None:
         """Send everything again at the next step: what the device has is not known."""
         self._mirror.fill(_UNKNOWN)
+        self._expected = None
         self._free.extend(text.row for text in self._texts.values())
         self._texts.clear()
         self._changes.clear()
+
+    def _write_rows(self, layout: Layout, size: GraphSize, texts: NDArray[np.int32]) -> None:
+        """Note which text each row is of, and how long that is. texts: the table's row of each."""
+        singles, counts = len(layout.singles), [part.end - part.start for part in layout.parts]
+        self._write("texts", _spread(np.repeat(texts, [1] * singles + counts) if counts else texts, singles, size))
+        self._write("lengths", _spread(np.array(layout.positions, np.int32) + 1, singles, size))
+        if size.part_tokens:
+            self._write_parts(layout, size, texts[singles:])
 
     def _write_parts(self, layout: Layout, size: GraphSize, texts: NDArray[np.int32]) -> None:
         """Note the tiles of parts, and which rows' logits are needed. texts: the table's row of each part."""
@@ -175,40 +186,61 @@ class GraphRows:
 
     def _table_rows(self, texts: Many[Sequence]) -> list[int]:
         """The table's row of each text, once what is new of its pages is noted."""
-        known = self._texts
+        known, step = self._texts, self._step
+        rows: list[int] = []
+        places: list[int] = []
+        pages: list[int] = []
         for text in texts:
-            if (own := known.get(text.number)) is not None:
-                own.step = self._step
-        rows = []
-        for text in texts:
-            own = known.get(text.number) or self._place(text)
-            blocks = text.blocks
-            if own.blocks is not blocks or own.prefixes != len(text.prefixes) or own.sent > len(blocks):
-                self._write("table", np.array(blocks, np.int32), own.row * self._width)
-                own.blocks, own.prefixes, own.sent = blocks, len(text.prefixes), len(blocks)
-            elif own.sent < len(blocks):
-                self._write("table", np.array(blocks[own.sent :], np.int32), own.row * self._width + own.sent)
-                own.sent = len(blocks)
+            own = known.get(text.number) or self._place(text, texts)
+            own.step = step
             rows.append(own.row)
+            blocks, prefixes = text.blocks, len(text.prefixes)
+            if own.blocks is blocks and own.sent == len(blocks) and own.prefixes == prefixes:
+                continue
+            first = 0
+            if own.blocks is blocks and own.sent <= len(blocks):
+                # chunks that were prefixes before stay: n have n blocks or more
+                first = own.sent if own.prefixes == prefixes else min(own.prefixes, prefixes)
+            start = own.row * self._width
+            places += range(start + first, start + len(blocks))
+            pages += blocks[first:]
+            own.blocks, own.prefixes, own.sent = blocks, prefixes, len(blocks)
+        if pages:
+            self._write_at(np.array(places) + self._at["table"], np.array(pages, np.int32))
         return rows
 
-    def _place(self, text: Sequence) -> _Text:
-        """A row of the table for a text that has none: a free one, or that of the text that was away longest."""
+    def _place(self, text: Sequence, texts: Many[Sequence]) -> _Text:
+        """A row of the table for a text that has none: a free one, or that of the text that was away longest.
+
+        texts: all of this step.
+        """
         if not self._free:
+            for other in texts:
+                if (own := self._texts.get(other.number)) is not None:
+                    own.step = self._step
             oldest = min(self._texts, key=lambda number: self._texts[number].step)
             assert self._texts[oldest].step < self._step, "a step of more texts than there are rows"
             self._free.append(self._texts.pop(oldest).row)
         self._texts[text.number] = own = _Text(self._free.pop(), [], 0, 0, self._step)
         return own
 
-    def _write(self, kind: str, numbers: NDArray[np.int32], start: int = 0) -> None:
-        """Note those of the numbers of this kind, from the given one on, that the device does not have."""
-        first = self._at[kind] + start
-        mirror = self._mirror[first : first + len(numbers)]
-        changed = np.flatnonzero(mirror != numbers)
+    def _write(self, kind: str, numbers: NDArray[np.int32]) -> None:
+        """Note those of the first numbers of this kind that the device does not have."""
+        first = self._at[kind]
+        (changed,) = (self._mirror[first : first + len(numbers)] != numbers).nonzero()
         if len(changed):
-            self._changes.append((changed + first, numbers[changed]))
-            mirror[changed] = numbers[changed]
+            self._change(changed + first, numbers[changed])
+
+    def _write_at(self, places: NDArray[np.int64], numbers: NDArray[np.int32]) -> None:
+        """The same of the numbers at these places."""
+        changed = self._mirror[places] != numbers
+        if changed.any():
+            self._change(places[changed], numbers[changed])
+
+    def _change(self, places: NDArray[np.int64], numbers: NDArray[np.int32]) -> None:
+        """Note numbers to send, each to another place."""
+        self._changes.append((places, numbers))
+        self._mirror[places] = numbers
 
     def _flush(self) -> None:
         """Queue one copy of all changes, from memory that torch does not use again before the copy is done."""
@@ -222,6 +254,8 @@ class GraphRows:
 
 def _spread(numbers: NDArray[np.int32], singles: int, size: GraphSize) -> NDArray[np.int32]:
     """[T] numbers of a graph's rows, 0 for padding. numbers: of the step's rows, those of `singles` queries first."""
+    if singles == size.tokens:
+        return numbers
     spread = np.zeros(size.tokens, np.int32)
     spread[:singles] = numbers[:singles]
     spread[size.singles : size.singles + len(numbers) - singles] = numbers[singles:]

@@ -6,6 +6,7 @@ whose record samples nothing returns at once, and so do those of top-k, top-p an
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from lmtool.engine.cuda.sampling import (
     has_cut,
     lists,
     most_cut_rows,
+    random_numbers,
     write_records,
 )
 from lmtool.engine.device_transfer import overwrite
@@ -49,6 +51,12 @@ class GraphSampling:
         """Records, from the first on, that may not be idle."""
         self._states: list[DeviceRow | None] = []
         """Those whose tensors the records name."""
+        self._records = np.zeros(0, RECORD)
+        """Those of the step that was sent last."""
+        self._rows: Sequence[Row] = ()
+        """That step's, where the next one may be of the same ones; none where anything but random numbers changes."""
+        self._draws = False
+        """Whether any of them needs a random number."""
 
     def enqueue(self, logits: Tensor) -> None:
         """Queue what samples the N rows of a captured step. Captured.
@@ -66,15 +74,28 @@ class GraphSampling:
         Not those with a constraint, with processors or with other alternatives than the likeliest id, nor those that
         are scored; nor those of which ids must be taken back that were counted.
         """
+        if self._repeats(rows):
+            return True
         cuts = self._cuts(size)
         return all(_is_simple(row) and (cuts or not has_cut(row)) and _is_counted(row) for row in rows)
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Queue the copy of the records of a step's rows, which are covered; its graph must run next."""
-        self._states, count = device_rows(rows, self._vocabulary, self._device), len(rows)
-        records = np.zeros(max(count, self._live), RECORD)
-        records["row"] = -1
-        write_records(records[:count], rows, list(range(count)), self._states)
+        """Queue the copy of the records of a step's rows, which are covered; its graph must run next.
+
+        A step of the same rows as the one before sends random numbers alone; where none are drawn, nothing.
+        """
+        count, records = len(rows), self._records
+        if not self._repeats(rows):
+            self._states = device_rows(rows, self._vocabulary, self._device)
+            records = np.zeros(max(count, self._live), RECORD)
+            records["row"] = -1
+            write_records(records[:count], rows, list(range(count)), self._states)
+            self._records, self._draws = records[:count], bool(records["random"].any())
+            self._rows = () if any(row.penalises for row in rows) else rows
+        elif self._draws:
+            records["uniform"] = random_numbers(rows)
+        else:
+            return
         overwrite(self._table[: len(records)], records.view(np.int64).reshape(len(records), -1))
         self._live = count
 
@@ -82,7 +103,7 @@ class GraphSampling:
         """Let the next graph sample nothing."""
         if self._live:
             self._table[: self._live, 0].fill_(-1)
-            self._live, self._states = 0, []
+            self._live, self._states, self._rows = 0, [], ()
 
     def result(self, rows: Sequence[Row]) -> Part:
         """What the graph that was queued last samples of these rows, which were sent for it.
@@ -93,7 +114,12 @@ class GraphSampling:
         tokens, results = samples.tokens, samples.results
         if not results.is_cuda:  # no copy is made on the way to the host
             tokens, results = tokens.clone(), results.clone()
-        return Part(list(range(len(rows))), tokens, results, [], None, counted(rows, self._states))
+        counts = [] if self._repeats(rows) else counted(rows, self._states)
+        return Part(list(range(len(rows))), tokens, results, [], None, counts)
+
+    def _repeats(self, rows: Sequence[Row]) -> bool:
+        """Whether these are the rows that were sent last, and only their positions are others."""
+        return len(rows) == len(self._rows) and all(map(is_, rows, self._rows))
 
     def _first(self, rows: int) -> kernels.Samples:
         samples = self._samples

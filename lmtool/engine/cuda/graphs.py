@@ -83,16 +83,13 @@ class StepGraphs:
         self._logits = torch.empty(0, 0, device=cache.device)
         """[rows, V] float32: a graph of N rows of logits writes the first N."""
         self._graphs: dict[GraphSize, Replay] = {}
+        self.max_rows = 0
+        """Rows of the largest captured decode step; 0 before `capture`."""
 
     @property
     def sizes(self) -> list[GraphSize]:
         """The captured batches, smaller ones first, those of decode steps alone before the others."""
         return [size for size in (*self._decode, *self._mixed) if size in self._graphs]
-
-    @property
-    def max_rows(self) -> int:
-        """Rows of the largest captured decode step; 0 before `capture`."""
-        return max((size.singles for size in self.sizes if not size.part_tokens), default=0)
 
     @property
     def sampling(self) -> GraphSampling | None:
@@ -118,6 +115,7 @@ class StepGraphs:
                 self._graphs.clear()
         if not self._graphs:
             self._capture_all()
+        self.max_rows = self._decode[-1].singles
         _logger.info(
             "captured decode steps of %s rows, and %d sizes of steps with parts of prompts",
             ", ".join(str(size.singles) for size in self._decode),
@@ -138,6 +136,7 @@ class StepGraphs:
     def discard(self, size: GraphSize) -> None:
         """Use this captured batch no more."""
         del self._graphs[size]
+        self.max_rows = max((size.singles for size in self._decode if size in self._graphs), default=0)
 
     def run(self, layout: Layout, ids: Tensor | None = None, size: GraphSize | None = None) -> Tensor | None:
         """Logits [R, V] float32 of a step once the device is there; None where no captured batch holds it.

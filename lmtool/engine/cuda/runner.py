@@ -83,7 +83,7 @@ class CudaRunner(ModelRunner):
 
     @property
     def samples_ahead(self) -> bool:
-        """See `AheadSampler.samples_ahead`."""
+        """See `ModelRunner.samples_ahead`."""
         return self.graphs is not None and self.graphs.sampling is not None
 
     def sample_ahead(self, plan: Plan, ids: Tensor, rows: Many[Row]) -> Part | None:

@@ -79,7 +79,7 @@ class Part:
     logprobs: Tensor | None
     """[len(listed), V] float32, of every id; None where none are listed."""
     counts: list[tuple[TokenCounts, int] | None]
-    """[n], those that the kernel adds the token to, and the token's index in its stream."""
+    """[n], those that the kernel adds the token to, and the token's index in its stream; empty for none anywhere."""
 
 
 def most_cut_rows(vocabulary: int) -> int:
@@ -148,9 +148,14 @@ def write_records(
     joined = b"".join([_SCORED if state is None else state.record for state in states])
     records[:] = np.frombuffer(joined, RECORD)
     records["row"] = places
-    records["uniform"] = uniforms([row.seed for row in rows], [row.position for row in rows])
+    records["uniform"] = random_numbers(rows)
     if None in states:
         records["target"] = [-1 if row.target is None else row.target for row in rows]
+
+
+def random_numbers(rows: Sequence[Row]) -> NDArray[np.float64]:
+    """The uniform number of each row."""
+    return uniforms([row.seed for row in rows], [row.position for row in rows])
 
 
 def _upload(

@@ -22,7 +22,7 @@ def test_card_and_json(lmtool: Run) -> None:
     assert done.returncode == 0, done.stderr
     *card, last = done.stdout.splitlines()
     assert "prompts of 17 tokens" in card[0]
-    runners = ("cpu", "paged") if find_spec("triton") else ("cpu",)
+    runners = ("cpu", "paged", "graphs") if find_spec("triton") else ("cpu",)
     assert sum("top-p" in line for line in card) == 2 * len(runners)
     outcome = json.loads(last)
     rows = {(row["runner"], row["sampling"], row["streams"]): row for row in outcome["results"]}

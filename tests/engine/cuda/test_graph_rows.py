@@ -133,6 +133,12 @@ def test_pages_that_become_others(rows_of):
         text.tokens.append(7)
     assert step(decode(texts)) == 2 + 1 + 4
     check(rows, texts)
+    texts[0].blocks[2:] = [335, 336]
+    texts[0].prefixes.append(object())
+    for text in texts:
+        text.tokens.append(9)
+    assert step(decode(texts)) == 2 + 2
+    check(rows, texts)
 
 
 def test_more_texts_than_rows(rows_of):

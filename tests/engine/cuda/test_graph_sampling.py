@@ -218,6 +218,29 @@ class TestStep:
             ours = read(sample(own, plan, rows), rows)
             assert ours == behind(own, plan, rows_of(plan, kinds))
 
+    @pytest.mark.parametrize(("kind", "sends"), [({}, 1), ({"temperature": 1.0, "top_p": 0.9}, 3)])
+    def test_rows_that_stay(self, graphs, monkeypatch, kind, sends):
+        """Of the rows of the step before, random numbers alone are sent; all after a step that sampled nothing."""
+        from lmtool.engine.cuda import graph_sampling
+        from lmtool.engine.cuda.step_rows import lay_out
+
+        own, plan = graphs
+        sent = []
+        overwrite = graph_sampling.overwrite
+        monkeypatch.setattr(graph_sampling, "overwrite", lambda *both: (sent.append(1), overwrite(*both)))
+        kinds, positions = [SamplingParams(), SamplingParams(**kind), SamplingParams()], (4, 5, 6)
+        rows, ours = rows_of(plan, kinds), []
+        for position in positions:
+            for row in rows:
+                row.position = position
+            ours.append(read(sample(own, plan, rows), rows))
+        assert len(sent) == sends
+        own.run(lay_out(plan))
+        assert read(sample(own, plan, rows), rows) == ours[-1]
+        assert len(sent) == sends + 1
+        theirs = [behind(own, plan, [replace(row, position=position) for row in rows]) for position in positions]
+        assert ours == theirs
+
     def test_padding_samples_and_counts_nothing(self, graphs):
         """A stream that left is not counted on by steps of others, nor by those that sample nothing."""
         from lmtool.engine.cuda.step_rows import lay_out

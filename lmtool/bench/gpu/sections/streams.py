@@ -80,12 +80,12 @@ def samplers(bench: Bench) -> Iterator[dict[str, Any]]:
 
 def host(bench: Bench) -> Iterator[dict[str, Any]]:
     """What `bench host` measures, on this processor: CPU time of the engine's thread a step, without a GPU."""
-    from lmtool.bench.host_worker import SAMPLING, Host
+    from lmtool.bench.host_worker import GRAPHS, SAMPLING, Host
 
     need_triton()
     for streams in bench.settings.batches:
         for sampling in SAMPLING:
-            found = Host().measure("paged", streams, sampling, bench.settings.contexts[0], bench.settings.output)
+            found = Host().measure(GRAPHS, streams, sampling, bench.settings.contexts[0], bench.settings.output)
             yield {"rows": [{"streams": streams, "sampling": sampling, "us": found["us"]}]}
 
 
