@@ -215,6 +215,7 @@ static void multiply(const Product *p, const float *inputs, int64_t tokens, int6
     const int64_t words = row_words(p), size = tile_bytes(p, words);
     const int grouped = block_format(p->kind) != NULL;
     const int64_t paces = grouped ? words / GROUP_WORDS : words;
+    const int few = p->kind >= Q4_K ? 1 : FEW_ROWS; /* K-quants keep a processor busy for longer */
     const Job job = {p, room, tokens, groups, words, mode, out, stride};
 #pragma omp parallel num_threads(team) if (tokens * p->inputs * p->outputs > PARALLEL_FROM)
     {
@@ -234,7 +235,7 @@ static void multiply(const Product *p, const float *inputs, int64_t tokens, int6
 #pragma omp for schedule(static)
         for (int64_t tile = 0; tile < tiles; tile++) {
             Place at = {.weights = (const char *)p->weights + tile * size, .column = tile * WIDTH};
-            at.next = at.weights + (tokens > FEW_ROWS ? size : NEARBY);
+            at.next = at.weights + (tokens > few ? size : NEARBY);
             at.pace = size / paces / groups, at.near = groups > 2;
             (grouped ? block_tile : float_tile)(&job, &at);
         }
