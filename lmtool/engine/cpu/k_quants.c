@@ -75,36 +75,42 @@ INLINE ivec first_total(const int kind, const int part, const int32_t *offsets) 
     return -32 * (part ? *offsets >> 16 : (int16_t)*offsets) - (ivec){0};
 }
 
-/* Rows by superblocks, see BlockRows: for each part of a group its sum times its scales is added to the result, and of
-   Q4_K and Q5_K the least weight times the sum of the row. */
+/* d s of a part of a group, or m l. */
+INLINE vec scale_of(const uint8_t *factor, const uint8_t *scale, const int v, const int sign) {
+    return from_float16((const uint16_t *)factor + v * LANES) * byte_numbers(scale + v * LANES, sign);
+}
+
+/* Rows by superblocks, see BlockRows: the sums of a group's parts times their scales, times the row's quantum, are added to
+   the result, and of Q4_K and Q5_K the least weight times the sum of the row. */
 INLINE void superblock_rows(const int rows, const int kind, const int32_t *inputs, const uint8_t *weights, int64_t blocks,
                             int64_t from, const Place *at, float *result) {
     const int parts = SCALES(kind);
     for (int64_t g = 0; g < blocks * GROUPS; g++, inputs += GROUP_WORDS * rows) {
         const uint8_t *block = weights + g / GROUPS * SUPERBLOCK_BYTES(kind) * WIDTH;
         const uint8_t *group = block + (HEAD_BYTES(kind) + g % GROUPS * K_GROUP_BYTES(kind)) * WIDTH;
+        vec scaled[ROWS][VECTORS];
         fetch_next(at, from + g, 1);
         UNROLL for (int part = 0; part < parts; part++) {
             ivec total[ROWS][VECTORS];
             UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
                 total[r][v] = first_total(kind, part, inputs + r);
             add_quants(rows, kind, part, inputs, group, total);
-            vec scale[VECTORS], least[VECTORS];
-            UNROLL for (int v = 0; v < VECTORS; v++) {
-                const uint8_t *head = block + 2 * v * LANES, *own = group + v * LANES;
-                scale[v] = from_float16((const uint16_t *)head);
-                scale[v] *= byte_numbers(own + part * WIDTH, kind == Q6_K);
-                if (kind == Q6_K) continue;
-                least[v] = from_float16((const uint16_t *)(head + 2 * WIDTH)) * byte_numbers(own + WIDTH, 0);
+            vec scale[VECTORS];
+            UNROLL for (int v = 0; v < VECTORS; v++) scale[v] = scale_of(block, group + part * WIDTH, v, kind == Q6_K);
+            UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++) {
+                const vec sum = __builtin_convertvector(total[r][v], vec);
+                scaled[r][v] = part ? fused(sum, scale[v], scaled[r][v]) : sum * scale[v];
             }
-            UNROLL for (int r = 0; r < rows; r++) {
-                const vec offset = (vec)repeated(inputs + r), step = (vec)repeated(inputs + rows + r);
-                UNROLL for (int v = 0; v < VECTORS; v++) {
-                    float *to = result + r * WIDTH + v * LANES;
-                    vec sum = load(to);
-                    if (kind != Q6_K) sum = fused(least[v], offset, sum);
-                    store(to, fused(__builtin_convertvector(total[r][v], vec), scale[v] * step, sum));
-                }
+        }
+        vec least[VECTORS];
+        UNROLL for (int v = 0; v < VECTORS; v++)
+            if (kind != Q6_K) least[v] = scale_of(block + 2 * WIDTH, group + WIDTH, v, 0);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const vec offset = (vec)repeated(inputs + r), step = (vec)repeated(inputs + rows + r);
+            UNROLL for (int v = 0; v < VECTORS; v++) {
+                float *to = result + r * WIDTH + v * LANES;
+                const vec sum = kind == Q6_K ? load(to) : fused(least[v], offset, load(to));
+                store(to, fused(scaled[r][v], step, sum));
             }
         }
     }
