@@ -72,7 +72,7 @@ def divergence(exact: torch.Tensor, other: torch.Tensor) -> float:
 def test_logits(folder, name):
     """We are as far from the numbers in the file as llama.cpp is, which rounds inputs of products to bytes as well.
 
-    For K-quants it gives 256 of them one scale, we 32, and are closer. Of F32 and F16 it is exact, as we are in float32.
+    For K-quants it gives 256 of them one scale, we 32, and are closer. Of F32 and F16 it is exact, as we in float32.
     """
     ids = json.loads((folder / "task.json").read_text())["ids"]
     theirs = torch.from_numpy(np.load(folder / f"{name}.npy"))

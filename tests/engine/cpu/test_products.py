@@ -135,7 +135,8 @@ def rounded_to_bytes(inputs):
     """Inputs [T, in] as they are multiplied by quantized weights: each 32 share a scale. In float64."""
     groups = inputs.view(len(inputs), -1, 32)
     high = groups.abs().amax(-1, keepdim=True)
-    return ((groups * (127 / high)).round().double() * (high / 127).double()).flatten(1)
+    most = torch.full_like(high, 127)  # torch divides a number by a tensor as it multiplies with the inverse
+    return ((groups * (most / high)).round().double() * (high / most).double()).flatten(1)
 
 
 BLOCKS = [gguf.GGMLQuantizationType[name] for name in BLOCK_TYPES]
@@ -149,12 +150,13 @@ def test_blocks_as_they_are(kernels, out, kind):
     Products are those of the file's numbers with rounded inputs, whose own float32 is the only loss.
     """
     weight, theirs = blocks(kind, out, 768)
-    bias = torch.randn(out)
+    generator = torch.Generator().manual_seed(out)
+    bias = torch.randn(out, generator=generator)
     packed = pack(kernels, weight, bias, torch.float32)
     assert (packed.inputs, packed.outputs) == (768, out)
     assert torch.equal(unpacked(kernels, packed), theirs)
     for rows in (1, 5, 12, 13, 40):
-        inputs = torch.randn(rows, 768)
+        inputs = torch.randn(rows, 768, generator=generator)
         inputs[:, :32] *= 1000
         rounded, numbers = rounded_to_bytes(inputs), theirs.double()
         found = multiply(kernels, packed, inputs)
