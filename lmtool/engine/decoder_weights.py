@@ -29,8 +29,8 @@ class LayerWeights:
     """One decoder layer as the checkpoint has it."""
 
     norm: Affine
-    qkv: Affine
-    """To the heads of queries, keys and values, in this order."""
+    qkv: tuple[Affine, ...]
+    """To the heads of queries, keys and values, in this order: one for each, or one for all."""
     head_norm: Tensor | None
     """[H + KV, D], for query and key heads."""
     output: Affine
@@ -79,6 +79,8 @@ def fuse(parts: Sequence[Affine]) -> Affine:
     """One product in place of several with the same input: their outputs, one behind the other."""
     biases = [bias for _, bias in parts if bias is not None]
     assert len(biases) in {0, len(parts)}, "some of several fused layers have a bias"
+    if len(parts) == 1:
+        return parts[0]
     return torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None
 
 
@@ -94,7 +96,7 @@ def _llama_layer(config: DecoderConfig, weights: Weights, prefix: str) -> LayerW
         head_norm = torch.cat([norm.expand(count, -1) for norm, count in zip(norms, counts, strict=True)])
     return LayerWeights(
         norm=_take(weights, f"{prefix}input_layernorm"),
-        qkv=fuse([_take(weights, f"{prefix}self_attn.{name}_proj") for name in "qkv"]),
+        qkv=tuple(_take(weights, f"{prefix}self_attn.{name}_proj") for name in "qkv"),
         head_norm=head_norm,
         output=_take(weights, f"{prefix}self_attn.o_proj"),
         mlp_norm=_take(weights, f"{prefix}post_attention_layernorm"),
@@ -108,4 +110,4 @@ def _gpt2_layer(weights: Weights, prefix: str) -> LayerWeights:
     """GPT-2 stores products the other way round."""
     norm, qkv, output, mlp_norm, up, down = (_take(weights, f"{prefix}{part}") for part in GPT2_LAYER)
     turned = [(weight.t(), bias) for weight, bias in (qkv, output, up, down)]
-    return LayerWeights(norm, turned[0], None, turned[1], mlp_norm, None, turned[2], turned[3])
+    return LayerWeights(norm, (turned[0],), None, turned[1], mlp_norm, None, turned[2], turned[3])

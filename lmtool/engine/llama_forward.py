@@ -123,7 +123,7 @@ def llama_layers(checkpoint: DecoderWeights, config: DecoderConfig, make: MakePr
         assert weights.gate is not None, "the Llama family has gates"
         layer = LlamaLayer(
             input_norm=_own(weights.norm[0]),
-            qkv=make(weights.qkv, own=True),
+            qkv=make(fuse(weights.qkv), own=True),
             head_norm=weights.head_norm,
             output=make(weights.output),
             mlp_norm=_own(weights.mlp_norm[0]),

@@ -8,7 +8,7 @@ import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from lmtool.engine.decoder_config import decoder_config, default_frequencies, matching_config
-from lmtool.engine.decoder_weights import take_weights
+from lmtool.engine.decoder_weights import fuse, take_weights
 from lmtool.engine.kv_cache import LayerShape
 
 SHAPE = {
@@ -121,7 +121,7 @@ def test_llama_is_taken_whole(architecture, reference):
     assert not weights
     assert len(layers) == len(config.windows) == 3
     heads = config.heads + 2 * config.kv_heads
-    assert layers[0].qkv[0].shape == (heads * config.head_dim, config.hidden)
+    assert fuse(layers[0].qkv)[0].shape == (heads * config.head_dim, config.hidden)
     assert (decoder.head is None) == (architecture == "llama-tied")
 
 

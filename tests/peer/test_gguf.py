@@ -72,7 +72,7 @@ def divergence(exact: torch.Tensor, other: torch.Tensor) -> float:
 def test_logits(folder, name):
     """We are as far from the numbers in the file as llama.cpp is, which rounds inputs of products to bytes as well.
 
-    Of F32 and F16 it is exact, as we are in float32.
+    For K-quants it gives 256 of them one scale, we 32, and are closer. Of F32 and F16 it is exact, as we in float32.
     """
     ids = json.loads((folder / "task.json").read_text())["ids"]
     theirs = torch.from_numpy(np.load(folder / f"{name}.npy"))
@@ -81,7 +81,7 @@ def test_logits(folder, name):
         assert divergence(exact, theirs) < 2e-6
         return
     held = divergence(exact, ours(folder / f"{name}.gguf", ids))
-    assert 0 < held < 1.15 * divergence(exact, theirs)
+    assert 0 < held < (0.8 if name in {"Q4_K_M", "Q5_K_M", "Q6_K"} else 1.15) * divergence(exact, theirs)
 
 
 def test_ids(folder):

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from collections import UserDict
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmtool.engine.cpu.library import STORE, CGroup, CLayer, CModel, CStep, address
+from lmtool.engine.cpu.library import STORE, CGroup, CLayer, CModel, CProduct, CStep, address
 from lmtool.engine.cpu.products import (
     INT4_DTYPE,
     PackedProduct,
     interleaved,
     is_blocks,
     pack,
-    unpacked_blocks,
 )
 from lmtool.engine.cpu.weight_memory import WeightMemory
-from lmtool.engine.decoder_weights import take_weights
+from lmtool.engine.decoder_weights import fuse, take_weights
 from lmtool.engine.model_runner import ModelRunner
 
 if TYPE_CHECKING:
@@ -44,8 +44,12 @@ _CPU = torch.device("cpu")
 class CompiledLayer:
     """One decoder layer; keeps its memory alive."""
 
-    products: tuple[PackedProduct, PackedProduct, PackedProduct, PackedProduct]
-    """Queries with keys and values; output; up, with its gates; down."""
+    qkv: tuple[PackedProduct, ...]
+    """Queries, keys and values, side by side: a product for each format of their weights."""
+    output: PackedProduct
+    up: PackedProduct
+    """With its gates."""
+    down: PackedProduct
     norms: tuple[Tensor | None, ...]
     """Norm and its bias, head norm, MLP norm and its bias; float32."""
     window: int | None
@@ -87,14 +91,19 @@ class CompiledForward:
         head = torch.int8 if dtype == INT4_DTYPE else dtype
         memory = WeightMemory(kernels)
         self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, head, memory)
-        lookup = tied and head != torch.int8 and not is_blocks(decoder.embedding)
-        self._embedding = None if lookup else decoder.embedding.clone()
+        self._embedding: PackedProduct | Tensor
+        if tied and (head != torch.int8 or is_blocks(decoder.embedding)):
+            self._embedding = self._head
+        elif is_blocks(decoder.embedding):
+            self._embedding = pack(kernels, decoder.embedding, None, head, memory)
+        else:
+            self._embedding = decoder.embedding.clone()
         self._norm = [None if part is None else part.float().clone() for part in decoder.norm]
         self.layers = [
             _compiled(kernels, layer, window, dtype, memory)
             for layer, window in zip(layers, config.windows, strict=True)
         ]
-        self._inner = self.layers[0].products[3].inputs
+        self._inner = self.layers[0].down.inputs
         angles = None if frequencies is None else torch.outer(torch.arange(context).float(), frequencies)
         self._cos = None if angles is None else angles.cos()
         self._sin = None if angles is None else angles.sin()
@@ -148,10 +157,12 @@ class CompiledForward:
     def _embed(self, batch: Batch, hidden: Tensor) -> None:
         """Write the hidden states before the first layer, [T, hidden] float32."""
         ids = batch.input_ids[0]
-        if self._embedding is not None and self._embedding.dtype == torch.float32:
+        if isinstance(self._embedding, PackedProduct):
+            hidden.copy_(self._embedding.rows(self._kernels, ids))
+        elif self._embedding.dtype == torch.float32:
             torch.index_select(self._embedding, 0, ids, out=hidden)
         else:
-            hidden.copy_(self._head.rows(ids) if self._embedding is None else _rows(self._embedding, ids))
+            hidden.copy_(self._embedding.index_select(0, ids))
         if self._positions is not None:
             hidden += self._positions.index_select(0, batch.positions[0])
 
@@ -207,12 +218,6 @@ class _Buffers:
         return step
 
 
-def _rows(embedding: Tensor, ids: Tensor) -> Tensor:
-    """The rows of these ids: [n, hidden] float32."""
-    rows = embedding.index_select(0, ids)
-    return unpacked_blocks(rows) if is_blocks(rows) else rows.float()
-
-
 def _compiled(
     kernels: Kernels, layer: LayerWeights, window: int | None, dtype: torch.dtype, memory: WeightMemory
 ) -> CompiledLayer:
@@ -221,10 +226,16 @@ def _compiled(
         up = _gated(kernels, layer.gate, layer.up)
         if not is_blocks(down[0]):  # the inputs of whole groups are multiples of a vector
             down = (pad(down[0], (0, len(up[0]) // 2 - down[0].shape[1])), down[1])
-    packed = [pack(kernels, *affine, dtype, memory) for affine in (layer.qkv, layer.output, up, down)]
+    runs = [list(run) for _, run in groupby(layer.qkv, lambda part: part[0].shape[2:])]  # dense, or blocks of one type
     norms = (*layer.norm, layer.head_norm, *layer.mlp_norm)
-    own = tuple(None if part is None else part.float().clone() for part in norms)
-    return CompiledLayer((packed[0], packed[1], packed[2], packed[3]), own, window)
+    return CompiledLayer(
+        qkv=tuple(pack(kernels, *fuse(run), dtype, memory) for run in runs),
+        output=pack(kernels, *layer.output, dtype, memory),
+        up=pack(kernels, *up, dtype, memory),
+        down=pack(kernels, *down, dtype, memory),
+        norms=tuple(None if part is None else part.float().clone() for part in norms),
+        window=window,
+    )
 
 
 def _gated(kernels: Kernels, gate: Affine, up: Affine) -> Affine:
@@ -234,18 +245,18 @@ def _gated(kernels: Kernels, gate: Affine, up: Affine) -> Affine:
 
 
 def _structure(layer: CompiledLayer) -> CLayer:
-    qkv, output, up, down = (product.structure for product in layer.products)
+    qkv, missing = [product.structure for product in layer.qkv], CProduct()
     norm, norm_bias, head_norm, mlp_norm, mlp_norm_bias = (address(part) for part in layer.norms)
     return CLayer(
         norm=norm,
         norm_bias=norm_bias,
-        qkv=qkv,
+        qkv=(*qkv, *[missing] * (3 - len(qkv))),
         head_norm=head_norm,
-        output=output,
+        output=layer.output.structure,
         mlp_norm=mlp_norm,
         mlp_norm_bias=mlp_norm_bias,
-        up=up,
-        down=down,
+        up=layer.up.structure,
+        down=layer.down.structure,
         window=layer.window or 0,
     )
 

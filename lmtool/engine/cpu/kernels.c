@@ -21,7 +21,7 @@
 
 typedef struct {
     const float *norm, *norm_bias;
-    Product qkv;
+    Product qkv[3]; /* side by side in one row of results; those behind the last one have no outputs */
     const float *head_norm; /* [H + KV, D] or NULL */
     Product output;
     const float *mlp_norm, *mlp_norm_bias;
@@ -362,10 +362,18 @@ static void attend(const Model *m, const Layer *layer, const Step *step, const G
 
 /* ---- Layers ---- */
 
+/* Queries, keys and values, of as many products as their weights have formats. */
+static void project(const Model *m, const Product qkv[3], const Step *step) {
+    const int64_t stride = (m->heads + 2 * m->kv_heads) * m->head_dim;
+    float *out = step->qkv;
+    for (int i = 0; i < 3 && qkv[i].outputs; out += qkv[i++].outputs)
+        product(qkv + i, step->normed, step->tokens, STORE, out, stride, step->room);
+}
+
 static void layer(const Model *m, const Layer *own, const Step *step) {
     const int64_t tokens = step->tokens;
     norm(step->hidden, own->norm, own->norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
-    product(&own->qkv, step->normed, tokens, STORE, step->qkv, own->qkv.outputs, step->room);
+    project(m, own->qkv, step);
     place(m, own, step);
     for (int64_t group = 0; group < step->group_count; group++) attend(m, own, step, step->groups + group);
     product(&own->output, step->attended, tokens, ADD, step->hidden, m->hidden, step->room);

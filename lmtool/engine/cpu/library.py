@@ -22,11 +22,13 @@ from lmtool.errors import ResourceError
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "products.c", "sampling.c"))
-_HEADERS = tuple(Path(__file__).with_name(name) for name in ("vectors.h", "products.h"))
+SOURCES = tuple(
+    Path(__file__).with_name(f"{name}.c") for name in ("kernels", "products", "quantized", "k_quants", "sampling")
+)
+_HEADERS = tuple(Path(__file__).with_name(f"{name}.h") for name in ("vectors", "products", "tiles", "byte_products"))
 
 COMPILE_SECONDS = 120
-"""Timeout of the compiler; it takes some three."""
+"""Timeout of the compiler; it takes some six."""
 
 ADVICE = ("install gcc or clang, or name a C compiler with CC",)
 """Hints of the error where there are no kernels."""
@@ -45,8 +47,8 @@ def _threading() -> list[list[str]]:
     return [["-fopenmp"], *apple, []]
 
 
-FLOAT32, BFLOAT16, INT8, INT4 = range(4)
-"""Formats of stored weights."""
+FLOAT32, BFLOAT16, INT8, INT4, Q4_K, Q5_K, Q6_K = range(7)
+"""Formats of stored weights; the last ones are llama.cpp's."""
 
 STORE, ADD, GATED, GELU = range(4)
 """Epilogues of a product: it is stored, added, goes through SiLU gates, or through the tanh-GELU."""
@@ -70,7 +72,7 @@ class CLayer(Structure):
     _fields_ = [
         ("norm", c_void_p),
         ("norm_bias", c_void_p),
-        ("qkv", CProduct),
+        ("qkv", CProduct * 3),
         ("head_norm", c_void_p),
         ("output", CProduct),
         ("mlp_norm", c_void_p),
@@ -150,6 +152,8 @@ class Kernels:
         product = (POINTER(CProduct), c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p)
         self.product = _function(library, "product", *product)
         self.pack_groups = _function(library, "pack_groups", c_int64, c_void_p, c_int64, c_int64, c_void_p)
+        self.pack_superblocks = _function(library, "pack_superblocks", c_int64, c_void_p, c_int64, c_int64, c_void_p)
+        self.weight_rows = _function(library, "weight_rows", POINTER(CProduct), c_void_p, c_int64, c_void_p)
         self.byte_zero: int = _function(library, "byte_zero", returns=c_int64)()
         """What stands for 0 in a byte of packed int8 weights."""
         self.spin = _function(library, "spin", c_int64, c_int64, returns=c_int64)

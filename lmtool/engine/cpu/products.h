@@ -4,8 +4,8 @@
 
 #include "vectors.h"
 
-enum { FLOAT32, BFLOAT16, INT8, INT4 }; /* what weights are stored as */
-enum { STORE, ADD, GATED, GELU };       /* what becomes of a product */
+enum { FLOAT32, BFLOAT16, INT8, INT4, Q4_K, Q5_K, Q6_K }; /* what weights are stored as */
+enum { STORE, ADD, GATED, GELU };                         /* what becomes of a product */
 
 typedef struct {
     const void *weights; /* tiles, see products.c */

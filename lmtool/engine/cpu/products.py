@@ -12,17 +12,28 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmtool.engine.cpu.library import BFLOAT16, FLOAT32, INT4, INT8, STORE, CProduct, address
+from lmtool.engine.cpu.library import (
+    BFLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    STORE,
+    CProduct,
+    address,
+)
 from lmtool.engine.cpu.weight_memory import WeightMemory
 
 if TYPE_CHECKING:
     from lmtool.engine.cpu.library import Kernels
 
-_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8, torch.uint8: INT4}
-"""Dtype of packed weights to their format; torch has no operators for 4 bits, so they lie in bytes."""
-
 INT4_DTYPE: torch.dtype = vars(torch)["int4"]
 """Names the format; no tensor of ours has it. Torch's own types do not know it."""
+
+_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8, INT4_DTYPE: INT4}
+"""What to store weights as to the kernels' format."""
 
 GROUP = 32
 """Inputs whose int8 or int4 weights share a scale."""
@@ -30,12 +41,32 @@ GROUP = 32
 _GROUP_BYTES = {torch.int8: 2 + GROUP, INT4_DTYPE: 2 + GROUP // 2}
 """Of an output: a scale in float16, and the weights."""
 
-_STORED = {torch.int8: torch.int8, INT4_DTYPE: torch.uint8}
-"""Formats of groups to the dtype of their bytes."""
 
-BLOCK_BYTES = {"Q4_0": _GROUP_BYTES[INT4_DTYPE], "Q8_0": _GROUP_BYTES[torch.int8]}
-"""Types of llama.cpp's blocks that are packed as they are, and the bytes of one: a float16 scale, then the weights of
-a group. A weight of blocks is [out, groups, bytes] uint8; rows of zeros are 0."""
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """One of llama.cpp's types of blocks that is packed as it is.
+
+    A weight of blocks is [out, blocks, bytes] uint8. Bytes that are 0 are weights that are 0.
+    """
+
+    kind: int
+    """The kernels' format."""
+    inputs: int
+    """In a block."""
+    bytes: int
+    """Of a block in a file. No two types have the same."""
+    packed_bytes: int
+    """Of a block of an output in a tile."""
+
+
+BLOCK_TYPES = {
+    "Q4_0": BlockType(INT4, GROUP, 18, 18),
+    "Q8_0": BlockType(INT8, GROUP, 34, 34),
+    "Q4_K": BlockType(Q4_K, 256, 144, 148),  # scales of 6 bits are in bytes
+    "Q5_K": BlockType(Q5_K, 256, 176, 180),
+    "Q6_K": BlockType(Q6_K, 256, 210, 210),
+}
+"""By llama.cpp's names."""
 
 _FEWEST_WORDS = 10
 """Room for a row of inputs, of 4 bytes: a group takes so many."""
@@ -47,12 +78,14 @@ class PackedProduct:
 
     weights: Tensor
     """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs,
-    [tiles, groups, 34 * width] int8, or [tiles, groups, 18 * width] uint8 of int4, see products.c; outputs behind the
-    last one are 0, and so is what fills up an odd last pair or a last group."""
+    or [tiles, blocks, packed_bytes * width] uint8, see products.c; outputs behind the last one are 0, and so is what
+    fills up an odd last pair or a last group."""
     bias: Tensor | None
     """[tiles * width] float32"""
     inputs: int
     outputs: int
+    kind: int
+    """The kernels' format of the weights."""
 
     @property
     def structure(self) -> CProduct:
@@ -62,11 +95,15 @@ class PackedProduct:
             bias=address(self.bias),
             inputs=self.inputs,
             outputs=self.outputs,
-            kind=_KINDS[self.weights.dtype],
+            kind=self.kind,
         )
 
-    def rows(self, outputs: Tensor) -> Tensor:
-        """Weights of these outputs [n] int64, as they were before packing: [n, in] float32. Of float32 and bfloat16."""
+    def rows(self, kernels: Kernels, outputs: Tensor) -> Tensor:
+        """Weights of these outputs [n] int64, as they are stored: [n, in] float32."""
+        if self.kind not in {FLOAT32, BFLOAT16}:
+            out = torch.empty(len(outputs), self.inputs, dtype=torch.float32)
+            kernels.weight_rows(self.structure, address(outputs), len(outputs), address(out))
+            return out
         width = self.weights.shape[2]
         return self.weights[outputs // width, :, outputs % width].flatten(1)[:, : self.inputs].float()
 
@@ -77,7 +114,7 @@ def pack(
     """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, int8, or int4. memory: where.
 
     int8: each group's weights are -127 to 127 times a scale in float16, which the largest one decides. int4: -8 to 7
-    times the one of several scales whose squared error is the least. A weight of blocks (see `BLOCK_BYTES`) is stored
+    times the one of several scales whose squared error is the least. A weight of blocks (see `BlockType`) is stored
     as it is, whatever `dtype` says.
     """
     memory = memory or WeightMemory(kernels)
@@ -88,14 +125,14 @@ def pack(
     tiles = -(-out // width)
     if dtype in _GROUP_BYTES:
         kernels.use_threads(torch.get_num_threads())
-        packed = memory.empty(tiles, -(-size // GROUP), width * _GROUP_BYTES[dtype], dtype=_STORED[dtype])
+        packed = memory.empty(tiles, -(-size // GROUP), width * _GROUP_BYTES[dtype], dtype=torch.uint8)
     elif dtype == torch.bfloat16 and kernels.paired:
         packed = memory.empty(tiles, -(-size // 2), width, 2, dtype=dtype)
     else:
         packed = memory.empty(tiles, size, width, dtype=dtype)
     for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
-        _fill(kernels, packed[tile : tile + _TILES], weight, tile * width)
-    return PackedProduct(packed, _whole(bias, tiles * width), size, out)
+        _fill(kernels, packed[tile : tile + _TILES], weight, tile * width, _KINDS[dtype])
+    return PackedProduct(packed, _whole(bias, tiles * width), size, out, _KINDS[dtype])
 
 
 def _whole(bias: Tensor | None, outputs: int) -> Tensor | None:
@@ -104,26 +141,40 @@ def _whole(bias: Tensor | None, outputs: int) -> Tensor | None:
 
 
 def is_blocks(weight: Tensor) -> bool:
-    """Whether a weight is one of blocks, see `BLOCK_BYTES`."""
+    """Whether a weight is one of blocks, see `BlockType`."""
     return weight.dim() == 3
 
 
 def _pack_blocks(kernels: Kernels, weight: Tensor, bias: Tensor | None, memory: WeightMemory) -> PackedProduct:
-    """In tiles: of each group the scales of all outputs, then their weights, four bytes of an output at a time."""
-    out, groups, size = weight.shape
+    out, blocks, size = weight.shape
+    own = next(one for one in BLOCK_TYPES.values() if one.bytes == size)
     width = kernels.tile_width
     tiles = -(-out // width)
-    form = INT4_DTYPE if size == _GROUP_BYTES[INT4_DTYPE] else torch.int8
-    packed = memory.empty(tiles, groups, width * size, dtype=torch.uint8)
+    packed = memory.empty(tiles, blocks, width * own.packed_bytes, dtype=torch.uint8)
+    kernels.use_threads(torch.get_num_threads())
     for tile in range(0, tiles, _TILES):
         part = weight[tile * width : (tile + _TILES) * width]
-        part = pad(part, (0, 0, 0, 0, 0, -len(part) % width)).view(-1, width, groups, size).transpose(1, 2)
+        part = pad(part, (0, 0, 0, 0, 0, -len(part) % width))
         to = packed[tile : tile + _TILES]
-        to[..., : 2 * width] = part[..., :2].flatten(2)
-        to[..., 2 * width :] = part[..., 2:].reshape(-1, groups, width, (size - 2) // 4, 4).transpose(2, 3).flatten(2)
-        if form == torch.int8:
-            to[..., 2 * width :] += kernels.byte_zero  # bytes wrap around
-    return PackedProduct(packed.view(_STORED[form]), _whole(bias, tiles * width), groups * GROUP, out)
+        if own.inputs == GROUP:
+            _fill_groups(to, part, kernels.byte_zero if own.kind == INT8 else 0)
+        else:
+            kernels.pack_superblocks(own.kind, address(part), len(to), blocks, address(to))
+    return PackedProduct(packed, _whole(bias, tiles * width), blocks * own.inputs, out, own.kind)
+
+
+def _fill_groups(packed: Tensor, blocks: Tensor, zero: int) -> None:
+    """Write of each group the scales of all outputs, then their weights, four bytes of an output at a time.
+
+    blocks: [tiles * width, groups, bytes], of Q4_0 or Q8_0. zero: what is added to each byte of weights.
+    """
+    tiles, groups, _ = packed.shape
+    size = blocks.shape[2]
+    parts = blocks.view(tiles, -1, groups, size).transpose(1, 2)
+    width = parts.shape[2]
+    packed[..., : 2 * width] = parts[..., :2].flatten(2)
+    octets = parts[..., 2:].reshape(tiles, groups, width, (size - 2) // 4, 4).transpose(2, 3).flatten(2)
+    packed[..., 2 * width :] = octets + zero  # bytes wrap around
 
 
 def to_int8_blocks(weight: Tensor) -> Tensor:
@@ -135,29 +186,20 @@ def to_int8_blocks(weight: Tensor) -> Tensor:
     return torch.cat((scales.view(torch.uint8), whole.view(torch.uint8)), dim=-1)
 
 
-def unpacked_blocks(weight: Tensor) -> Tensor:
-    """The numbers of a weight of blocks: [out, in] float32."""
-    scales = weight[..., :2].contiguous().view(torch.float16).float()
-    rest = weight[..., 2:]
-    if weight.shape[-1] == _GROUP_BYTES[torch.int8]:
-        return (rest.contiguous().view(torch.int8).float() * scales).flatten(1)
-    return ((torch.cat((rest & 15, rest >> 4), dim=-1).float() - 8) * scales).flatten(1)
-
-
 _TILES = 8
 """Tiles that are packed at once."""
 
 
-def _fill(kernels: Kernels, packed: Tensor, weight: Tensor, first: int) -> None:
+def _fill(kernels: Kernels, packed: Tensor, weight: Tensor, first: int, kind: int) -> None:
     """Pack the outputs from `first` on, as many as there is room for."""
     width = kernels.tile_width
     count = len(packed) * width
     part = weight[first : first + count].float()
     if len(part) < count:
         part = torch.cat((part, part.new_zeros(count - len(part), weight.shape[1])))
-    if packed.dtype in _STORED.values():
+    if kind in {INT8, INT4}:
         part = part.contiguous()  # a transformers' Conv1D has it the other way round
-        kernels.pack_groups(_KINDS[packed.dtype], address(part), len(packed), part.shape[1], address(packed))
+        kernels.pack_groups(kind, address(part), len(packed), part.shape[1], address(packed))
         return
     if packed.dim() == 4 and part.shape[1] % packed.shape[3]:
         part = pad(part, (0, 1))

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 #if defined(__FMA__) || defined(__AVX512F__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
@@ -84,6 +85,13 @@ INLINE vec from_float16(const uint16_t *at) {
 #endif
 }
 
+/* The number in float16 at `at`. */
+INLINE float float16_at(const void *at) {
+    uint16_t halves[LANES] = {0};
+    memcpy(halves, at, 2);
+    return from_float16(halves)[0];
+}
+
 INLINE float sum(vec value) {
     float total = 0;
     for (int i = 0; i < LANES; i++) total += value[i];
@@ -106,6 +114,9 @@ INLINE float quick_sum(vec value) {
     return value[0];
 }
 #endif
+
+/* The sum of small whole numbers, exact. */
+INLINE int32_t whole_sum(ivec value) { return (int32_t)quick_sum(__builtin_convertvector(value, vec)); }
 
 /* e to the power of x, within 2 units of the last place (Cephes' polynomial). */
 INLINE vec exponential(vec x) {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from lmtool.engine.cpu.library import kernels
-from lmtool.engine.cpu.products import INT4_DTYPE
+from lmtool.engine.cpu.products import BLOCK_TYPES, INT4_DTYPE
 from lmtool.engine.decoder_loader import compiled_runner
 from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.gguf.config import model_of
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from lmtool.engine.gguf.config import GgufModel
 
 _FORMATS = {"Q4_0": "int4", "Q8_0": "int8"}
-"""Types of blocks to the kernels' formats that they are."""
+"""Types of blocks to our names of the same formats."""
 
 
 def is_gguf(name: str) -> bool:
@@ -105,32 +107,34 @@ def choose_gguf_dtype(setting: str, weights: GgufWeights, device: torch.device) 
 def choose_blocks(weights: GgufWeights, config: EngineConfig) -> dict[str, str]:
     """The weights that are held as blocks, and their type; none where a dtype was asked for.
 
-    Q4_0 and Q8_0 stay as they are, which loses nothing. Of other quantized types are made blocks of Q8_0: as many bits
-    or more, a rounding that is finer than that of products' inputs. Of several weights that are one product all have
-    the same type. `--quantize int4` leaves Q4_0 alone, and packs the rest again.
+    Those of `BLOCK_TYPES` stay as they are, which loses nothing. Other quantized types become blocks of Q8_0: as many
+    bits or more, a rounding that is finer than that of products' inputs. So do gates and what they let through where
+    their types differ: they are multiplied together. `--quantize` leaves Q4_0 alone, and packs or converts the rest.
     """
     if config.dtype != "auto" and not config.quantize:
         return {}
+    kept = {"Q4_0", "Q8_0"} if config.quantize else BLOCK_TYPES.keys()
     chosen = dict[str, str]()
     for product in weights.products():
-        kinds = {weights.kinds[part] for part in product}
-        if kinds & PLAIN.keys():
+        kinds = {part: weights.kinds[part] for part in product}
+        if PLAIN.keys() & kinds.values():
             continue
-        kind = "Q4_0" if kinds == {"Q4_0"} else "Q8_0"
-        if kind == "Q4_0" or config.quantize != "int4":
-            chosen |= dict.fromkeys(product, kind)
+        mixed = len(set(kinds.values())) > 1 and "gate" in product[0]
+        blocks = {part: kind if kind in kept and not mixed else "Q8_0" for part, kind in kinds.items()}
+        if config.quantize != "int4" or set(blocks.values()) == {"Q4_0"}:
+            chosen |= blocks
     return chosen
 
 
 def held_formats(weights: GgufWeights, stored: torch.dtype) -> str:
-    """The formats of all products, the most frequent one first, for `ModelInfo.dtype`."""
-    counts = dict[str, int]()
-    for first, *_ in weights.products():
-        top = "layers" not in first  # of int4 these are int8
-        own = torch.int8 if stored == INT4_DTYPE and top else stored
-        name = _FORMATS[weights.blocks[first]] if first in weights.blocks else str(own).removeprefix("torch.")
-        counts[name] = counts.get(name, 0) + 1
-    return "+".join(sorted(counts, key=lambda name: -counts[name]))
+    """The formats of all weights, the one with the most numbers first, for `ModelInfo.dtype`."""
+    counts = Counter[str]()
+    for part in chain.from_iterable(weights.products()):
+        top = "layers" not in part  # of int4 these are int8
+        own = str(torch.int8 if stored == INT4_DTYPE and top else stored).removeprefix("torch.")
+        kind = weights.blocks.get(part, own)
+        counts[_FORMATS.get(kind, kind)] += weights.size(part)
+    return "+".join(name for name, _ in counts.most_common())
 
 
 def _version() -> str:

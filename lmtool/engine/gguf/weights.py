@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lmtool.engine.cpu.products import BLOCK_BYTES, to_int8_blocks
+from lmtool.engine.cpu.products import BLOCK_TYPES, to_int8_blocks
 from lmtool.engine.gguf.config import refusal
 from lmtool.errors import ModelLoadError, ResourceError
 
@@ -48,7 +48,7 @@ _FUSED = (
     ("mlp.gate_proj", "mlp.up_proj"),
     ("mlp.down_proj",),
 )
-"""What a layer multiplies in one product, and so holds in one format."""
+"""What a layer multiplies the same inputs with."""
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _QUANTIZED = {*("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")}
 """Types whose numbers the package gguf computes."""
@@ -103,7 +103,7 @@ class GgufWeights(MutableMapping[str, Tensor]):
         if heads := self._heads(name):
             raw = _unpermuted(raw, heads)
         if self.blocks.get(name) == stored.kind:
-            return raw.view(stored.shape[0], -1, BLOCK_BYTES[stored.kind]).clone()
+            return raw.view(stored.shape[0], -1, BLOCK_TYPES[stored.kind].bytes).clone()
         if name in self.blocks:
             return to_int8_blocks(converted(raw, stored, torch.float32))
         return converted(raw, stored, torch.float32 if len(stored.shape) == 1 else self.dtype)
@@ -130,10 +130,14 @@ class GgufWeights(MutableMapping[str, Tensor]):
     @property
     def numbers(self) -> int:
         """Of all weights together."""
-        return sum(math.prod(stored.shape) for stored in self._stored.values())
+        return sum(map(self.size, self._stored))
+
+    def size(self, name: str) -> int:
+        """Numbers of a weight."""
+        return math.prod(self._stored[name].shape)
 
     def products(self) -> Iterator[tuple[str, ...]]:
-        """The weights that are held in one format: those of each product, the head, the embedding."""
+        """The weights with the same inputs: those of each layer, the head, the embedding."""
         for layer in range(len(self._model.decoder.windows)):
             for parts in _FUSED:
                 yield tuple(f"model.layers.{layer}.{part}.weight" for part in parts)

@@ -6,6 +6,8 @@
 
 #include "kernels.c"
 #include "products.c"
+#include "quantized.c"
+#include "k_quants.c"
 
 #define MOST_ROWS 40
 
@@ -87,12 +89,31 @@ static float rounded_input(int64_t kind, float x, float high) {
     return rintf(x * (127.0f / high)) * (high / 127.0f);
 }
 
+/* Any superblocks of a file [N, K / 256], packed; `stored` [N, K] is what their weights are. */
+static Product packed_superblocks(int64_t kind, int64_t outputs, int64_t inputs, const float *bias, float *stored) {
+    const int64_t tiles = (outputs + WIDTH - 1) / WIDTH, count = inputs / 256;
+    const int64_t bytes = kind == Q4_K ? 144 : kind == Q5_K ? 176 : 210, scale = kind == Q6_K ? 208 : 0;
+    uint8_t *file = calloc(tiles * WIDTH * count, bytes), *to = malloc(tiles * WIDTH * count * 256);
+    for (int64_t b = 0; b < outputs * count; b++) {
+        uint8_t *block = file + b * bytes;
+        for (int64_t i = 0; i < bytes; i++) block[i] = (uint8_t)(uniform() * 128);
+        const _Float16 scales[2] = {(_Float16)(uniform() * 1e-3f), (_Float16)(uniform() * 1e-3f)};
+        memcpy(block + scale, scales, kind == Q6_K ? 2 : 4);
+    }
+    pack_superblocks(kind, file, tiles, count, to);
+    const Product p = {.weights = to, .bias = bias, .inputs = inputs, .outputs = outputs, .kind = kind};
+    for (int64_t n = 0; n < outputs; n++) weight_rows(&p, &n, 1, stored + n * inputs);
+    free(file);
+    return p;
+}
+
 static void check_product(int64_t kind, int64_t outputs, int64_t inputs) {
     float *weights = numbers(outputs * inputs, 0.05f), *bias = numbers(outputs + WIDTH, 1), *x = numbers(MOST_ROWS * inputs, 3);
     float *stored = malloc(outputs * inputs * sizeof(float)), *out = malloc(MOST_ROWS * outputs * sizeof(float));
     float *alone = malloc(MOST_ROWS * outputs * sizeof(float));
     void *room = malloc(MOST_ROWS * (inputs + GROUP) * 4);
-    const Product p = packed(kind, weights, outputs, inputs, bias, stored);
+    const Product p = kind < Q4_K ? packed(kind, weights, outputs, inputs, bias, stored)
+                                  : packed_superblocks(kind, outputs, inputs, bias, stored);
     product(&p, x, MOST_ROWS, STORE, out, outputs, room);
     for (int64_t row = 0; row < MOST_ROWS; row++) for (int64_t n = 0; n < outputs; n++) {
         double total = bias[n], size = 1;
@@ -234,6 +255,8 @@ int main(void) {
     for (int64_t kind = FLOAT32; kind <= INT4; kind++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             check_product(kind, shapes[i][0], shapes[i][1]);
+    for (int64_t kind = Q4_K; kind <= Q6_K; kind++)
+        for (int64_t outputs = 1; outputs < 200; outputs += 66) check_product(kind, outputs, 256 * (1 + outputs % 5));
     check_layer();
     printf("%s\n", instructions());
     return failures != 0;

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear, silu
 
 from lmtool.engine.cpu.library import GATED, address
-from lmtool.engine.cpu.products import interleaved, multiply, pack, to_int8_blocks, unpacked_blocks
+from lmtool.engine.cpu.products import BLOCK_TYPES, interleaved, multiply, pack, to_int8_blocks
 
 SHAPES = [(1, 4), (31, 48), (64, 128), (300, 1024), (97, 260)]
 ODD = [(40, 1), (33, 77)]
@@ -58,17 +58,8 @@ def test_numbers(kernels, layer, shape, dtype):
 
 
 def unpacked(kernels, packed):
-    """int8 or int4 weights [out, in] as they are stored: tiles of groups, in each the scales, then the weights."""
-    width = kernels.tile_width
-    stored = packed.weights.view(torch.uint8)
-    scales = stored[..., : 2 * width].contiguous().view(torch.float16).float()
-    octets = stored[..., 2 * width :].unflatten(-1, (-1, width, 4))
-    if packed.weights.dtype == torch.int8:
-        whole = (octets - kernels.byte_zero).view(torch.int8).float()[:, :, None]
-    else:
-        whole = torch.stack((octets & 15, octets >> 4), dim=2).float() - 8  # [tiles, groups, half, quarter, width, 4]
-    weights = whole.permute(0, 4, 1, 2, 3, 5).flatten(3) * scales.permute(0, 2, 1)[..., None]
-    return weights.flatten(2).flatten(0, 1)[: packed.outputs, : packed.inputs]
+    """Weights [out, in] as they are stored."""
+    return packed.rows(kernels, torch.arange(packed.outputs))
 
 
 @given(
@@ -123,35 +114,95 @@ def test_int4_is_closer_than_the_nearest_quantum(kernels, layer):
     assert error.sum() < 0.93 * theirs.sum()
 
 
-@pytest.mark.parametrize("out", [1, 97, 300])
-@pytest.mark.parametrize("kind", [gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q8_0])
-def test_blocks_as_they_are(kernels, out, kind):
-    """llama.cpp's blocks lose nothing when they are packed, or looked up again; groups of no weights are 0."""
+def blocks(kind, out, size):
+    """Any blocks of a type for weights [out, size] of about 1, one of them 0, and their numbers by the package gguf."""
     generator = np.random.default_rng(out)
-    blocks = gguf.quants.quantize(generator.normal(size=(out, 96)).astype(np.float32), kind).reshape(out, 3, -1)
-    blocks[0, 1] = 0
-    theirs = torch.from_numpy(gguf.quants.dequantize(blocks.reshape(out, -1), kind))
-    weight, bias = torch.from_numpy(blocks), torch.randn(out)
+    inputs, count = gguf.GGML_QUANT_SIZES[kind]
+    if kind.name in {"Q4_0", "Q8_0"}:
+        found = gguf.quants.quantize(generator.normal(size=(out, size)).astype(np.float32), kind)
+    else:  # nothing but bytes; the last two are the scale of Q6_K, the first four those of the others
+        found = generator.integers(0, 256, (out, size // inputs, count), dtype=np.uint8)
+        scales = generator.uniform(-1e-3, 1e-3, (out, size // inputs, 2)).astype(np.float16).view(np.uint8)
+        found[..., -2:] = scales[..., :2] if kind.name == "Q6_K" else found[..., -2:]
+        found[..., :4] = scales if kind.name != "Q6_K" else found[..., :4]
+    found = found.reshape(out, size // inputs, count)
+    found[0, 1] = 0
+    numbers = gguf.quants.dequantize(found.reshape(out, -1), kind)
+    return torch.from_numpy(found), torch.from_numpy(numbers)
+
+
+def rounded_to_bytes(inputs):
+    """Inputs [T, in] as they are multiplied by quantized weights: each 32 share a scale. In float64."""
+    groups = inputs.view(len(inputs), -1, 32)
+    high = groups.abs().amax(-1, keepdim=True)
+    most = torch.full_like(high, 127)  # torch divides a number by a tensor as it multiplies with the inverse
+    return ((groups * (most / high)).round().double() * (high / most).double()).flatten(1)
+
+
+BLOCKS = [gguf.GGMLQuantizationType[name] for name in BLOCK_TYPES]
+
+
+@pytest.mark.parametrize("out", [1, 97, 300])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_as_they_are(kernels, out, kind):
+    """llama.cpp's blocks lose nothing when they are packed; blocks of no weights are 0.
+
+    Products are those of the file's numbers with rounded inputs, whose own float32 is the only loss.
+    """
+    weight, theirs = blocks(kind, out, 768)
+    generator = torch.Generator().manual_seed(out)
+    bias = torch.randn(out, generator=generator)
     packed = pack(kernels, weight, bias, torch.float32)
-    assert (packed.inputs, packed.outputs) == (96, out)
+    assert (packed.inputs, packed.outputs) == (768, out)
     assert torch.equal(unpacked(kernels, packed), theirs)
-    assert torch.equal(unpacked_blocks(weight), theirs)
-    inputs = torch.randint(-127, 128, (4, 96)).float()
-    inputs[:, ::32] = 127
-    torch.testing.assert_close(multiply(kernels, packed, inputs), inputs @ theirs.t() + bias, rtol=1e-4, atol=1e-2)
+    for rows in (1, 5, 12, 13, 40):
+        inputs = torch.randn(rows, 768, generator=generator)
+        inputs[:, :32] *= 1000
+        rounded, numbers = rounded_to_bytes(inputs), theirs.double()
+        found = multiply(kernels, packed, inputs)
+        size = rounded.abs() @ numbers.abs().t() + 1
+        assert ((found - rounded @ numbers.t() - bias) / size).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("out", [33, 128])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_in_any_batch(kernels, out, kind):
+    """A row has the same bits in every batch from 1 row on, wherever it stands, with any number of threads."""
+    packed = pack(kernels, blocks(kind, out, 1280)[0], None, torch.float32)
+    inputs = torch.randn(70, 1280)
+    whole = multiply(kernels, packed, inputs)
+    for rows in (*range(1, 30), 64):
+        assert torch.equal(multiply(kernels, packed, inputs[:rows]), whole[:rows])
+        assert torch.equal(multiply(kernels, packed, inputs[70 - rows :]), whole[70 - rows :])
+    kernels.use_threads(3)
+    assert torch.equal(multiply(kernels, packed, inputs), whole)
+    kernels.use_threads(1)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_inputs_of_blocks_that_are_no_numbers(kernels, kind):
+    """What is not a number, or infinite, in a row stays so, and stays in its row; a row of zeros gives the bias."""
+    inputs = torch.randn(4, 512)
+    inputs[0, 300], inputs[1, 511], inputs[2] = float("nan"), float("inf"), 0
+    out = multiply(kernels, pack(kernels, blocks(kind, 40, 512)[0], torch.ones(40), torch.float32), inputs)
+    assert out[0].isnan().all()
+    assert not out[1].isfinite().any()
+    assert torch.equal(out[2], torch.ones(40))
+    assert out[3].isfinite().all()
 
 
 @pytest.mark.parametrize("factor", [1.0, 1e-9, 1e9, 0.0])
 def test_blocks_of_bytes(kernels, layer, factor):
     """Made of numbers they are those that packing makes, and llama.cpp's own; of any size they are numbers."""
     weight = layer(97, 320)[0] * factor
-    blocks = to_int8_blocks(weight)
-    assert torch.equal(unpacked_blocks(blocks), unpacked(kernels, pack(kernels, weight, None, torch.int8)))
-    assert unpacked_blocks(blocks).isfinite().all()
+    made = to_int8_blocks(weight)
+    numbers = unpacked(kernels, pack(kernels, made, None, torch.float32))
+    assert torch.equal(numbers, unpacked(kernels, pack(kernels, weight, None, torch.int8)))
+    assert numbers.isfinite().all()
     if factor == 1:
-        theirs = gguf.quants.quantize(weight.numpy(), gguf.GGMLQuantizationType.Q8_0).reshape(blocks.shape)
-        assert (blocks.numpy() != theirs).mean() < 1e-3  # what lies in the middle is rounded the other way
-        assert (unpacked_blocks(blocks) - weight).abs().max() < weight.abs().max() / 250
+        theirs = gguf.quants.quantize(weight.numpy(), gguf.GGMLQuantizationType.Q8_0).reshape(made.shape)
+        assert (made.numpy() != theirs).mean() < 1e-3  # what lies in the middle is rounded the other way
+        assert (numbers - weight).abs().max() < weight.abs().max() / 250
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e-4, 3e4, 1e30])
@@ -221,7 +272,7 @@ def test_rows_as_they_were(kernels, layer, dtype, size):
     """Packed weights can be looked up again, as an embedding is."""
     weight, *_ = layer(97, size)
     ids = torch.tensor([0, 96, 31, 32, 0])
-    assert torch.equal(pack(kernels, weight, None, dtype).rows(ids), weight[ids].to(dtype).float())
+    assert torch.equal(pack(kernels, weight, None, dtype).rows(kernels, ids), weight[ids].to(dtype).float())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.int4])

@@ -12,7 +12,7 @@ import transformers
 
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import use_kernels
-from lmtool.engine.cpu.products import unpacked_blocks
+from lmtool.engine.cpu.products import pack
 from lmtool.engine.engine_loader import load_engine
 from lmtool.engine.gguf.header import read_header
 from lmtool.engine.gguf.loader import choose_blocks, gguf_modules, load_gguf, open_gguf
@@ -102,28 +102,36 @@ class TestNumbers:
     @pytest.mark.parametrize(("kinds", "dtype", "tolerance"), [
         ("Q4_0", "int4", 0.04),
         ("Q8_0", "int8", 0.04),
-        (MIXED, "int8", 0.06),
-        ({"output.": "Q6_K", "token_embd": "Q6_K", "attn_output": "Q4_0", "": "Q4_0"}, "int4+int8", 0.06),
-        ({"attn_v": "Q6_K", "": "Q4_0"}, "int4+int8", 0.06),
+        ("Q4_1", "int8", 0.06),
+        ("Q4_K", "Q4_K", 0.06),
+        ("Q5_K", "Q5_K", 0.06),
+        ("Q6_K", "Q6_K", 0.06),
+        (MIXED, "Q4_K+Q6_K+Q5_K", 0.06),
+        ({"output.": "Q6_K", "token_embd": "Q6_K", "attn_output": "Q4_0", "": "Q4_0"}, "int4+Q6_K", 0.06),
+        ({"attn_v": "Q6_K", "attn_k": "Q5_0", "": "Q4_0"}, "int4+int8+Q6_K", 0.06),
+        ({"ffn_up": "Q6_K", "": "Q4_K"}, "Q4_K+int8", 0.06),
     ])  # fmt: skip
     @pytest.mark.parametrize("name", ["llama", "llama-tied"])
     def test_by_default(self, written, name, kinds, dtype, tolerance):
-        """Q4_0 and Q8_0 stay in their blocks, of others are made bytes: more is lost by rounding products' inputs."""
+        """Blocks that the kernels multiply stay as they are, others become bytes: more is lost by rounding inputs.
+
+        So do gates whose type is not that of what they let through; queries, keys and values may have three types.
+        """
         path, reference = written(name, kinds)
         model = loaded(path)
         assert model.info.dtype == dtype
         check(model, reference, tolerance)
 
-    @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
-    def test_blocks_as_they_are(self, written, kind):
-        """Of what the file has nothing is lost: packed, it is the file's own bytes."""
+    @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+    def test_blocks_as_they_are(self, kernels, written, kind):
+        """Of what the file has nothing is lost: packed, weights are its own numbers."""
         path, _ = written("llama", kind)
         _, weights = open_gguf(path, quiet)
         numbers = {name: weights[name] for name in ("model.layers.1.mlp.down_proj.weight", "lm_head.weight")}
         weights.blocks = choose_blocks(weights, EngineConfig())
         for name, exact in numbers.items():
-            assert weights[name].dtype == torch.uint8
-            assert torch.equal(unpacked_blocks(weights[name]), exact)
+            packed = pack(kernels, weights[name], None, torch.float32)
+            assert torch.equal(packed.rows(kernels, torch.arange(len(exact))), exact)
 
     def test_what_is_not_quantized_stays_so(self, written):
         """A product with weights in BF16 is held in a dtype as a whole."""

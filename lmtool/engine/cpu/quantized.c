@@ -1,0 +1,239 @@
+/* Products with quantized weights: inputs are rounded to bytes, of a group of inputs whole numbers are multiplied.
+
+   Of a group of a row the first word is what weights are off by times the sum of the row's bytes:
+   int8, int4        an integer, minus the weight that stands for 0 times the sum
+   Q4_K, Q5_K        a float32, minus the quantum times the sum: what the least weight is multiplied by
+   Q6_K              the sums of both halves, 16 bits each
+   then come its quantum, a float32, and its bytes. */
+
+#include "byte_products.h"
+#include "tiles.h"
+
+#define GROUP_BYTES(kind) (2 + GROUP / ((kind) == INT4 ? 2 : 1)) /* of an output's int8 or int4 */
+
+/* ---- int8 and int4 ---- */
+
+/* The products of a group, whole numbers, of rows by weights behind their scales. */
+INLINE void add_bytes(const int rows, const int32_t *inputs, const uint8_t *weights, ivec total[ROWS][VECTORS]) {
+    UNROLL for (int s = 0; s < GROUP / 4; s++) {
+        ivec w[VECTORS];
+        UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + (s * VECTORS + v) * 4 * LANES, sizeof(ivec));
+        UNROLL for (int r = 0; r < rows; r++) {
+            const ivec x = repeated(inputs + (2 + s) * rows + r);
+            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = four_bytes(total[r][v], w[v], x);
+        }
+    }
+}
+
+INLINE void add_nibbles(const int rows, const int32_t *inputs, const uint8_t *weights, ivec total[ROWS][VECTORS]) {
+    UNROLL for (int s = 0; s < GROUP / 8; s++) {
+        ivec low[VECTORS], high[VECTORS];
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+            memcpy(low + v, weights + (s * VECTORS + v) * 4 * LANES, sizeof(ivec));
+            high[v] = (low[v] >> 4) & 0x0f0f0f0f, low[v] &= 0x0f0f0f0f;
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            const ivec x = repeated(inputs + (2 + s) * rows + r), y = repeated(inputs + (6 + s) * rows + r);
+            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = four_small_bytes(total[r][v], low[v], x);
+            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = four_small_bytes(total[r][v], high[v], y);
+        }
+    }
+}
+
+/* Rows by blocks of one group, see BlockRows. A group's products are whole numbers; its sum times both scales is added to
+   the result. */
+INLINE void group_rows(const int rows, const int kind, const int32_t *inputs, const uint8_t *weights, int64_t groups,
+                       int64_t from, const Place *at, float *result) {
+    for (int64_t g = 0; g < groups; g++, inputs += GROUP_WORDS * rows, weights += GROUP_BYTES(kind) * WIDTH) {
+        ivec total[ROWS][VECTORS];
+        fetch_next(at, from + g, 1);
+        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = repeated(inputs + r);
+        if (kind == INT4) add_nibbles(rows, inputs, weights + 2 * WIDTH, total);
+        else add_bytes(rows, inputs, weights + 2 * WIDTH, total);
+        vec scale[VECTORS];
+        UNROLL for (int v = 0; v < VECTORS; v++) scale[v] = from_float16((const uint16_t *)weights + v * LANES);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const vec step = (vec)repeated(inputs + rows + r);
+            UNROLL for (int v = 0; v < VECTORS; v++) {
+                float *to = result + r * WIDTH + v * LANES;
+                store(to, fused(__builtin_convertvector(total[r][v], vec), scale[v] * step, load(to)));
+            }
+        }
+    }
+}
+
+EACH_HEIGHT(int8_rows, group_rows, INT8)
+EACH_HEIGHT(int4_rows, group_rows, INT4)
+
+static void int8_numbers(const uint8_t *block, int64_t lane, float *out) {
+    const float scale = float16_at(block + 2 * lane);
+    for (int i = 0; i < GROUP; i++)
+        out[i] = (int8_t)(block[2 * WIDTH + (i / 4 * WIDTH + lane) * 4 + i % 4] - BYTE_ZERO) * scale;
+}
+
+static void int4_numbers(const uint8_t *block, int64_t lane, float *out) {
+    const float scale = float16_at(block + 2 * lane);
+    for (int i = 0; i < GROUP / 2; i++) {
+        const int pair = block[2 * WIDTH + (i / 4 * WIDTH + lane) * 4 + i % 4];
+        out[i] = ((pair & 15) - 8) * scale, out[i + GROUP / 2] = ((pair >> 4) - 8) * scale;
+    }
+}
+
+const BlockFormat int8_format = {1, GROUP_BYTES(INT8), int8_rows, int8_numbers};
+const BlockFormat int4_format = {1, GROUP_BYTES(INT4), int4_rows, int4_numbers};
+
+void block_tile(const Job *job, const Place *at) {
+    const BlockFormat *format = block_format(job->product->kind);
+    const int64_t words = format->groups * GROUP_WORDS, all = job->words / words;
+    const int64_t part = job->groups > 1 ? GROUP_PART / format->groups : all;
+    float result[job->tokens * WIDTH];
+    memset(result, 0, sizeof result);
+    for (int64_t from = 0; from < all; from += part) {
+        const int64_t size = from + part < all ? part : all - from;
+        const uint8_t *weights = (const uint8_t *)at->weights + from * format->bytes * WIDTH;
+        for (int64_t group = 0; group < job->groups; group++) {
+            const int64_t first = first_row(job->tokens, job->groups, group);
+            const int64_t rows = first_row(job->tokens, job->groups, group + 1) - first;
+            Place own = *at;
+            own.next += all * format->groups * own.pace * group;
+            format->rows(rows, (const int32_t *)job->inputs + first * job->words + from * words * rows, weights, size,
+                         from * format->groups, &own, result + first * WIDTH);
+        }
+    }
+    finish(result, job, at);
+}
+
+/* The weights of these outputs [count] as numbers: out [count, K]. */
+void weight_rows(const Product *p, const int64_t *outputs, int64_t count, float *out) {
+    const BlockFormat *format = block_format(p->kind);
+    const int64_t size = format->groups * GROUP, blocks = (p->inputs + size - 1) / size;
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *tile = (const uint8_t *)p->weights + outputs[i] / WIDTH * blocks * format->bytes * WIDTH;
+        for (int64_t b = 0; b < blocks; b++, tile += format->bytes * WIDTH) {
+            float numbers[size];
+            const int64_t left = p->inputs - b * size < size ? p->inputs - b * size : size;
+            format->numbers(tile, outputs[i] % WIDTH, numbers);
+            memcpy(out + i * p->inputs + b * size, numbers, left * sizeof(float));
+        }
+    }
+}
+
+/* What stands for 0 in a byte of int8. */
+int64_t byte_zero(void) { return BYTE_ZERO; }
+
+/* ---- Inputs ---- */
+
+/* The first word of a group, of the sums of its halves' bytes: see the table above. */
+static void offset_word(int64_t kind, const ivec halves[2], float step, int32_t *to) {
+    const ivec both = halves[0] + halves[1];
+    int32_t sums[2];
+    float least;
+    switch (kind) {
+        case INT8: *to = BYTE_ZERO ? -BYTE_ZERO * whole_sum(both) : 0; return;
+        case INT4: *to = -8 * whole_sum(both); return;
+        case Q6_K:
+            sums[0] = whole_sum(halves[0]), sums[1] = whole_sum(halves[1]);
+            *to = (int32_t)((uint32_t)sums[1] << 16 | (uint16_t)sums[0]);
+            return;
+        default: least = -step * (float)whole_sum(both); memcpy(to, &least, 4);
+    }
+}
+
+/* The last group is filled up with zeros. A number that is none, or infinite, makes its group's quantum none. */
+void quantize_groups(const float *x, int64_t size, int64_t kind, int32_t *to) {
+    for (int64_t start = 0; start < size; start += GROUP, to += GROUP_WORDS) {
+        float rest[GROUP] = {0};
+        const float *from = x + start;
+        if (size - start < GROUP) from = memcpy(rest, from, (size - start) * sizeof(float));
+        vec most = {0}, nothing = {0};
+        UNROLL for (int i = 0; i < GROUP; i += LANES) {
+            most = highest(most, highest(load(from + i), -load(from + i)));
+            nothing += load(from + i) * 0.0f;
+        }
+        const float high = largest(most), none = quick_sum(nothing);
+        const float inverse = high > 0 && none == 0 ? 127.0f / high : 0.0f, step = high / 127.0f + none;
+        if (none != 0) from = memset(rest, 0, sizeof rest);
+        ivec halves[2] = {{0}, {0}};
+        UNROLL for (int i = 0; i < GROUP; i += LANES) {
+            const ivec whole = __builtin_convertvector(whole_product(load(from + i), fill(inverse)), ivec);
+            *(bytes *)((uint8_t *)(to + 2) + i) = __builtin_convertvector(whole, bytes);
+            halves[i / (GROUP / 2)] += whole;
+        }
+        offset_word(kind, halves, step, to);
+        memcpy(to + 1, &step, 4);
+    }
+}
+
+/* ---- Packing ---- */
+
+/* The nearest float16; at most the largest one. */
+static uint16_t to_float16(float x) {
+    const float shifted = fabsf(x) * 0x1p-112f; /* its exponent is counted from 15, not from 127 */
+    uint32_t word;
+    memcpy(&word, &shifted, 4);
+    word = (word + 0xfff + (word >> 13 & 1)) >> 13;
+    return (uint16_t)((word < 0x7bff ? word : 0x7bff) | (x < 0 ? 0x8000 : 0));
+}
+
+/* Weights of a group as whole numbers from -8 to 7, `inverse` quanta each. */
+INLINE void whole_weights(const float *x, float inverse, float *to) {
+    for (int i = 0; i < GROUP; i += LANES)
+        store(to + i, highest(lowest((load(x + i) * inverse + MAGIC) - MAGIC, fill(7)), fill(-8)));
+}
+
+/* The quantum of a group of weights: of several, whose largest weight becomes -8.5 to -6.5, or 6.5 to 8.5, the one whose
+   error is the least in its squares, moved to where that is least for its whole numbers. */
+static float best_quantum(const float *x) {
+    float high = 0, best = 0, best_gain = 0, q[GROUP];
+    for (int i = 0; i < GROUP; i++) high = fabsf(x[i]) > fabsf(high) ? x[i] : high;
+    if (high == 0) return 0;
+    for (int step = -8; step <= 8; step++) {
+        if (!step) continue;
+        whole_weights(x, (step < 0 ? step * 0.25f - 6.25f : step * 0.25f + 6.25f) / high, q);
+        vec products = {0}, squares = {0};
+        for (int i = 0; i < GROUP; i += LANES) products += load(x + i) * load(q + i), squares += load(q + i) * load(q + i);
+        const float along = sum(products), length = sum(squares);
+        if (length > 0 && along * along > best_gain * length) best_gain = along * along / length, best = along / length;
+    }
+    return best;
+}
+
+/* Weights of a group as whole numbers from -127 to 127: the largest becomes one of them, as in llama.cpp's Q8_0. Returns
+   their scale. */
+static uint16_t pack_bytes(const float *x, uint8_t *to) {
+    vec most = {0};
+    for (int i = 0; i < GROUP; i += LANES) most = highest(most, highest(load(x + i), -load(x + i)));
+    const float high = largest(most), inverse = high > 0 ? 127.0f / high : 0.0f;
+    float q[GROUP];
+    for (int i = 0; i < GROUP; i += LANES) store(q + i, whole_product(load(x + i), fill(inverse)));
+    for (int i = 0; i < GROUP; i++) to[i / 4 * WIDTH * 4 + i % 4] = (uint8_t)((int)q[i] + BYTE_ZERO);
+    return to_float16(high / 127.0f);
+}
+
+/* The same from -8 to 7, two in a byte. */
+static uint16_t pack_nibbles(const float *x, uint8_t *to) {
+    float q[GROUP];
+    uint16_t scales[LANES] = {to_float16(best_quantum(x))};
+    const float quantum = from_float16(scales)[0];
+    whole_weights(x, quantum != 0 ? 1.0f / quantum : 0.0f, q);
+    for (int i = 0; i < GROUP / 2; i++)
+        to[i / 4 * WIDTH * 4 + i % 4] = (uint8_t)((uint8_t)((int)q[i] + 8) | (uint8_t)((int)q[i + GROUP / 2] + 8) << 4);
+    return scales[0];
+}
+
+/* Pack weights [tiles * WIDTH, K] of whole tiles as int8 or int4. */
+void pack_groups(int64_t kind, const float *weights, int64_t tiles, int64_t inputs, uint8_t *packed) {
+    const int64_t groups = (inputs + GROUP - 1) / GROUP;
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t tile = 0; tile < tiles; tile++) for (int64_t group = 0; group < groups; group++) {
+        uint8_t *to = packed + (tile * groups + group) * GROUP_BYTES(kind) * WIDTH;
+        const int64_t left = inputs - group * GROUP < GROUP ? inputs - group * GROUP : GROUP;
+        for (int64_t output = 0; output < WIDTH; output++) {
+            float x[GROUP] = {0};
+            memcpy(x, weights + (tile * WIDTH + output) * inputs + group * GROUP, left * sizeof(float));
+            uint8_t *own = to + 2 * WIDTH + output * 4;
+            const uint16_t scale = kind == INT4 ? pack_nibbles(x, own) : pack_bytes(x, own);
+            memcpy(to + 2 * output, &scale, 2);
+        }
+    }
+}
