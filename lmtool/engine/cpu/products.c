@@ -24,29 +24,40 @@ INLINE vec silu(vec x) { return x / (exponential(-x) + 1.0f); }
 /* The tanh approximation (arXiv:1606.08415): 0.5 (1 + tanh(u)) is the logistic function of 2 u. */
 INLINE vec gelu(vec x) { return x / (exponential((x * x * x * 0.044715f + x) * -1.5957691216f) + 1.0f); }
 
-void finish(const float *result, const Job *job, const Place *at) {
-    const Product *p = job->product;
-    const int gated = job->mode == GATED, vectors = gated ? VECTORS / 2 : VECTORS, width = vectors * LANES;
-    const int64_t from = gated ? at->column / 2 : at->column, all = gated ? p->outputs / 2 : p->outputs;
+/* The rows of `finish`. Mode and bias are known where this is compiled: a row is short. */
+INLINE void finish_rows(const int64_t mode, const float *bias, const float *result, const Job *job, const Place *at) {
+    const int vectors = mode == GATED ? VECTORS / 2 : VECTORS, width = vectors * LANES;
+    const int64_t tokens = job->tokens, stride = job->stride, outputs = job->product->outputs;
+    const int64_t from = mode == GATED ? at->column / 2 : at->column, all = mode == GATED ? outputs / 2 : outputs;
     const int64_t left = all - from < width ? all - from : width;
-    for (int64_t row = 0; row < job->tokens; row++, result += WIDTH) {
-        float *to = job->out + row * job->stride + from;
+    float *to = job->out + from;
+    for (int64_t row = 0; row < tokens; row++, result += WIDTH, to += stride) {
         vec value[VECTORS];
         UNROLL for (int v = 0; v < VECTORS; v++) {
             value[v] = load(result + v * LANES);
-            if (p->bias) value[v] += load(p->bias + at->column + v * LANES);
-            if (job->mode == GELU) value[v] = gelu(value[v]);
+            if (bias) value[v] += load(bias + v * LANES);
+            if (mode == GELU) value[v] = gelu(value[v]);
         }
-        if (gated) UNROLL for (int v = 0; v < VECTORS / 2; v++) value[v] = silu(value[v]) * value[v + VECTORS / 2];
+        if (mode == GATED) UNROLL for (int v = 0; v < vectors; v++) value[v] = silu(value[v]) * value[v + VECTORS / 2];
         if (left == width) {
-            for (int v = 0; v < vectors; v++)
-                store(to + v * LANES, job->mode == ADD ? load(to + v * LANES) + value[v] : value[v]);
+            UNROLL for (int v = 0; v < vectors; v++)
+                store(to + v * LANES, mode == ADD ? load(to + v * LANES) + value[v] : value[v]);
             continue;
         }
         float part[WIDTH];
         UNROLL for (int v = 0; v < VECTORS; v++) store(part + v * LANES, value[v]);
-        for (int64_t i = 0; i < left; i++) to[i] = job->mode == ADD ? to[i] + part[i] : part[i];
+        for (int64_t i = 0; i < left; i++) to[i] = mode == ADD ? to[i] + part[i] : part[i];
     }
+}
+
+#define FINISH(mode) \
+    case mode: \
+        if (bias) finish_rows(mode, bias, result, job, at); \
+        else finish_rows(mode, NULL, result, job, at); \
+        break;
+void finish(const float *result, const Job *job, const Place *at) {
+    const float *bias = job->product->bias ? job->product->bias + at->column : NULL;
+    switch (job->mode) { FINISH(STORE) FINISH(ADD) FINISH(GATED) FINISH(GELU) }
 }
 
 INLINE vec widened(const uint16_t *at) {
