@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -268,15 +269,25 @@ def _compile(compiler: str, library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as work:
         output = Path(work) / library.name
         for threading, native in itertools.product(_threading(), _NATIVE):
-            command = [compiler, "-O2", "-std=gnu11", native, "-shared", "-fPIC", *map(str, SOURCES)]
-            process = subprocess.run(  # noqa: S603  # the arguments are ours, the compiler the user's
-                [*command, "-o", str(output), *threading, "-lm"],
-                capture_output=True,
-                text=True,
-                timeout=COMPILE_SECONDS,
-                check=False,
-            )
-            if process.returncode == 0:
+            problem = _compile_sources([compiler, "-O2", "-std=gnu11", native, "-fPIC", *threading], output)
+            if problem is None:
                 output.replace(library)
                 return
-    raise subprocess.SubprocessError((process.stderr.strip().splitlines() or ["no message"])[0])
+    raise subprocess.SubprocessError((problem.strip().splitlines() or ["no message"])[0])
+
+
+def _compile_sources(command: list[str], output: Path) -> str | None:
+    """Compile each source beside the others, and link them; what the compiler said if it failed."""
+    objects = [str(output.with_name(f"{source.stem}.o")) for source in SOURCES]
+    commands = [[*command, "-c", str(source), "-o", made] for source, made in zip(SOURCES, objects, strict=True)]
+    with ThreadPoolExecutor(len(commands), thread_name_prefix="lmtool-compile") as pool:
+        done = list(pool.map(_run, commands))
+    if all(process.returncode == 0 for process in done):
+        done = [_run([*command, "-shared", *objects, "-o", str(output), "-lm"])]
+    return next((process.stderr for process in done if process.returncode), None)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603  # the arguments are ours, the compiler the user's
+        command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+    )
