@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
 import math
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from lmtool.option import option
 from lmtool.subprocesses.foreign_python import probe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from lmtool.engine.config import EngineConfig
     from lmtool.interfaces import LoadedModel
@@ -132,23 +130,10 @@ def _transformers(
     model: str, config: EngineConfig, options: Mapping[str, str], on_progress: Callable[[LoadProgress], None]
 ) -> LoadedModel:
     """Our engine over transformers' models: the default backend."""
-    with _no_garbage():
-        from lmtool.engine.engine_loader import load_engine
+    from lmtool.engine.engine_loader import load_engine
 
     number_options(DEFAULT, options, {})
     return load_engine(model, config, on_progress)
-
-
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Collect none while packages are imported, which stay: a tenth of the time of importing torch."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def number_options(

@@ -164,12 +164,8 @@ def test_blocks_as_they_are(kernels, out, kind):
         assert ((found - rounded @ numbers.t() - bias) / size).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("out", [33, 128])
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_blocks_in_any_batch(kernels, out, kind):
-    """A row has the same bits in every batch from 1 row on, wherever it stands, with any number of threads."""
-    packed = pack(kernels, blocks(kind, out, 1280)[0], None, torch.float32)
-    inputs = torch.randn(70, 1280)
+def check_in_any_batch(kernels, packed, inputs):
+    """A row of 70 has the same bits beside any others."""
     whole = multiply(kernels, packed, inputs)
     for rows in (*range(1, 30), 64):
         assert torch.equal(multiply(kernels, packed, inputs[:rows]), whole[:rows])
@@ -177,6 +173,13 @@ def test_blocks_in_any_batch(kernels, out, kind):
     kernels.use_threads(3)
     assert torch.equal(multiply(kernels, packed, inputs), whole)
     kernels.use_threads(1)
+
+
+@pytest.mark.parametrize("out", [33, 128])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_in_any_batch(kernels, out, kind):
+    """A row has the same bits in every batch from 1 row on, wherever it stands, with any number of threads."""
+    check_in_any_batch(kernels, pack(kernels, blocks(kind, out, 1280)[0], None, torch.float32), torch.randn(70, 1280))
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
@@ -219,14 +222,7 @@ def test_int4_of_any_size(kernels, layer, factor):
 def test_any_batch(kernels, layer, shape, dtype):
     """A row has the same bits in every batch from 1 row on, wherever it stands, with any number of threads."""
     weight, bias, inputs = layer(*shape)
-    packed = pack(kernels, weight, bias, dtype)
-    whole = multiply(kernels, packed, inputs)
-    for rows in (*range(1, 30), 64):
-        assert torch.equal(multiply(kernels, packed, inputs[:rows]), whole[:rows])
-        assert torch.equal(multiply(kernels, packed, inputs[70 - rows :]), whole[70 - rows :])
-    kernels.use_threads(3)
-    assert torch.equal(multiply(kernels, packed, inputs), whole)
-    kernels.use_threads(1)
+    check_in_any_batch(kernels, pack(kernels, weight, bias, dtype), inputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
