@@ -13,7 +13,7 @@ from lmtool.errors import LmtoolError
 from lmtool.evergreen.actions import STATUS_OUTPUT, ActionCall, SessionControl
 from lmtool.evergreen.messages import ChunkMetadata
 from lmtool.evergreen.node_io import InputNode, Live, OutputNode
-from lmtool.evergreen.status import QUOTE_LENGTH, Abort, Status, abort_of, quoted
+from lmtool.evergreen.status import QUOTE_LENGTH, Abort, Status, abort_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,13 +91,13 @@ class ActionTasks:
         self._tasks[record] = task
         task.add_done_callback(partial(self._ended, record, began))
 
-    def cancel(self, output_id: str) -> None:
-        """End the action that has this output. Raises `Abort`, NOT_FOUND."""
+    def cancel(self, output_id: str) -> bool:
+        """End the action that has this output; False where none of those that run has it."""
         for record, task in self._tasks.items():
             if any(node.id == output_id for node in record.outputs.values()):
                 task.cancel()
-                return
-        raise Abort(Status.NOT_FOUND, f"no running action has the output {quoted(output_id)}")
+                return True
+        return False
 
     def close(self) -> list[asyncio.Task[None]]:
         """Cancel all of them, for the session is over; the tasks that are still to end."""

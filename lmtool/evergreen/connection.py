@@ -358,8 +358,14 @@ class Connection:
         return nodes
 
     def cancel(self, output_id: str) -> None:
-        """End the running action that has this output. Raises `Abort`, NOT_FOUND."""
-        self._tasks.cancel(output_id)
+        """End the running action that has this output; one that has ended meanwhile needs nothing.
+
+        Raises `Abort`, NOT_FOUND, for a node that is no output.
+        """
+        node = self.session.graph.find(output_id)
+        ended = node is not None and node.writer == "here" and node.complete
+        if not self._tasks.cancel(output_id) and not ended:
+            raise Abort(Status.NOT_FOUND, f"no running action has the output {quoted(output_id)}")
 
     def drop(self, node_id: str, but: ActionRecord | None = None) -> None:
         """Drop a node; but: the action that asks for it. Raises `Abort`, NOT_FOUND or FAILED_PRECONDITION."""

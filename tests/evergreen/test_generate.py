@@ -272,6 +272,16 @@ async def test_cancel(tiny):
         ].text()
 
 
+async def test_cancel_of_what_has_ended(tiny):
+    """An answer may end while CANCEL is on its way: nothing is done, and the session goes on."""
+    async with session(tiny) as client:
+        nodes = await client.invoke("GENERATE", {"prompt": "Once"}, ["response"], [struct(max_tokens=1)])
+        assert await nodes["response"].text()
+        client.start(action("CANCEL", {"node": nodes["response"].id}, {}))
+        again = await client.invoke("GENERATE", {"prompt": "a"}, ["response"], [struct(max_tokens=1)])
+        assert await again["response"].text()
+
+
 async def test_a_deadline(tiny):
     """What is not done by then fails behind what it has written, and leaves the model; the session goes on."""
     config = [struct(max_tokens=400, ignore_eos=True, deadline=0.05)]

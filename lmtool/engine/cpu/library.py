@@ -267,24 +267,24 @@ def _key(compiler: str) -> str:
 def _compile(compiler: str, library: Path) -> None:
     """Write the library, whole or not at all. Raises `subprocess.SubprocessError` or OSError."""
     with tempfile.TemporaryDirectory(dir=library.parent) as work:
-        output = Path(work) / library.name
+        output, problem = Path(work) / library.name, ""
         for threading, native in itertools.product(_threading(), _NATIVE):
             problem = _compile_sources([compiler, "-O2", "-std=gnu11", native, "-fPIC", *threading], output)
-            if problem is None:
+            if not problem:
                 output.replace(library)
                 return
-    raise subprocess.SubprocessError((problem.strip().splitlines() or ["no message"])[0])
+    raise subprocess.SubprocessError(problem.splitlines()[0])
 
 
-def _compile_sources(command: list[str], output: Path) -> str | None:
-    """Compile each source beside the others, and link them; what the compiler said if it failed."""
+def _compile_sources(command: list[str], output: Path) -> str:
+    """Compile each source beside the others, and link them; what the compiler said if it failed, else nothing."""
     objects = [str(output.with_name(f"{source.stem}.o")) for source in SOURCES]
     commands = [[*command, "-c", str(source), "-o", made] for source, made in zip(SOURCES, objects, strict=True)]
     with ThreadPoolExecutor(len(commands), thread_name_prefix="lmtool-compile") as pool:
         done = list(pool.map(_run, commands))
     if all(process.returncode == 0 for process in done):
         done = [_run([*command, "-shared", *objects, "-o", str(output), "-lm"])]
-    return next((process.stderr for process in done if process.returncode), None)
+    return next((process.stderr.strip() or "no message" for process in done if process.returncode), "")
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
