@@ -55,6 +55,10 @@ STACK = 32
 that more blocks run at once, and moves some numbers that the loop over keys does not need out of the way for that."""
 
 
+_KERNEL = r"^@triton\.jit(?:\([^()]*\))?(?:\s*#.*)?\ndef (_\w+)\("
+"""Where a kernel is defined: its name."""
+
+
 @pytest.fixture(scope="module")
 def kernels():
     """What each kernel needs, for every model, dtype and GPU."""
@@ -65,7 +69,7 @@ def test_every_kernel_is_compiled(kernels):
     """For each GPU and dtype, all kernels that there are, for all models."""
     files = (ROOT / "lmtool/engine/cuda/kernels").glob("*.py")
     texts = [file.read_text() for file in files]
-    defined = {name for text in texts for name in re.findall(r"^@triton\.jit[^:]*?\ndef (_\w+)\(", text, re.MULTILINE)}
+    defined = {name for text in texts for name in re.findall(_KERNEL, text, re.MULTILINE)}
     launched = {name for text in texts for name in re.findall(r"^    +(_\w+)\[", text, re.MULTILINE)}
     assert {row["kernel"] for row in kernels} >= defined & launched > {"_decode", "_prefill"}
     assert len({(row["target"], row["model"], row["dtype"]) for row in kernels}) == 3 * MODELS * 3
