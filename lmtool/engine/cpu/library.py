@@ -29,7 +29,7 @@ SOURCES = tuple(
 _HEADERS = tuple(Path(__file__).with_name(f"{name}.h") for name in ("vectors", "products", "tiles", "byte_products"))
 
 COMPILE_SECONDS = 120
-"""Timeout of the compiler; it takes some six."""
+"""Timeout of the compiler for a source; it takes some two."""
 
 ADVICE = ("install gcc or clang, or name a C compiler with CC",)
 """Hints of the error where there are no kernels."""
