@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from lmtool.bench.contestants import Contestant
 
 CALIBRATION_SECONDS = 0.3
+WARM_UP_TOKENS = 256
+"""Most tokens of a prompt in the round that warms up: it takes what long prompts take, and tells nothing."""
 CHECKED_STREAMS = 8
 """Most streams whose ids are compared, all together and the first one alone as well."""
 CHECKED_TOKENS = 16
@@ -251,11 +253,14 @@ def _affordable(bench: EngineBench, prompts: int) -> int:
     return max(2, min(prompts, CHECKED_PROMPT_TOKENS // bench.prompt_len))
 
 
-def _prompts(bench: EngineBench, checkpoint: Checkpoint, count: int, *salt: object) -> list[list[int]]:
-    """Random ids, the same for a seed and a salt."""
+def _prompts(
+    bench: EngineBench, checkpoint: Checkpoint, count: int, *salt: object, most: int | None = None
+) -> list[list[int]]:
+    """Random ids, the same for a seed and a salt. most: ids of a prompt, where the contest's own are longer."""
     draw = random.Random(repr((bench.seed, *salt)))  # noqa: S311  # no secret
     low = min(3, checkpoint.vocab_size - 1)
-    return [[draw.randrange(low, checkpoint.vocab_size) for _ in range(bench.prompt_len)] for _ in range(count)]
+    length = min(bench.prompt_len, most or bench.prompt_len)
+    return [[draw.randrange(low, checkpoint.vocab_size) for _ in range(length)] for _ in range(count)]
 
 
 async def _rounds(
@@ -288,9 +293,10 @@ async def _rounds(
 async def _time_one(
     report: EngineReport, processes: dict[str, PeerProcess], name: str, batch: int, turn: int
 ) -> Timing | None:
-    """One run of one contestant; a peer that fails leaves the contest."""
+    """One run of one contestant, to warm up where `turn` is below 0; a peer that fails leaves the contest."""
     bench = report.bench
-    first, then = (_prompts(bench, report.checkpoint, batch, turn, part) for part in ("first", "then"))
+    most = WARM_UP_TOKENS if turn < 0 else None
+    first, then = (_prompts(bench, report.checkpoint, batch, turn, part, most=most) for part in ("first", "then"))
     try:
         answer = await processes[name].call(bench.timeout, "timed", first=first, then=then, output=bench.output_len)
         report.resident[name] = int(answer["rss_bytes"])

@@ -28,7 +28,7 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
 }
 """Sign of each verdict, with and without Unicode, and its colour."""
 CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec", "aiohttp")
-UNTRIED_GPU = "lmtool has not been run on a GPU yet: check its answers, and tell us how it went; lmtool docs install"
+UNTRIED_GPU = "of all GPUs lmtool was run on an NVIDIA H200 alone: try this one with lmtool bench gpu; lmtool docs install"
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 
@@ -190,7 +190,8 @@ def _devices() -> Iterator[Finding]:
         )
         return
     for name, detail in described:
-        yield Finding("note", name, detail, UNTRIED_GPU) if name.startswith("cuda") else Finding("ok", name, detail)
+        untried = name.startswith("cuda") and "H200" not in detail
+        yield Finding("note", name, detail, UNTRIED_GPU) if untried else Finding("ok", name, detail)
     yield _kernels()
 
 

@@ -9,7 +9,7 @@ import torch
 
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import use_kernels
-from lmtool.engine.device_memory import forgetting_frames
+from lmtool.engine.device_memory import forgetting_frames, release
 from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.fingerprint import engine_fingerprint
@@ -72,6 +72,7 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         gpu = torch.device("cuda", torch.cuda.current_device())
         samples = prepare_gpu(gpu, loaded.info.vocab_size, torch.float32) is not None
     runner = loaded.runner.prepared(config.max_streams, context, samples=samples)
+    release()  # what steps take for good, as cuBLAS does, is no part of a large piece that loading has left
     lossless = device.type == "cpu" or config.deterministic
     limits = Limits(
         max_streams=config.max_streams,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 1 << 26
 """What one thread hashes at a time."""
+_COPIED_BYTES = 1 << 23
+"""What of it is copied from a GPU at a time."""
 _LIBRARIES = ("llguidance", "tokenizers")
 """Packages, beside those of `ModelInfo.versions`, whose versions may change a stream: its masks, its text."""
 
@@ -50,7 +52,16 @@ def _pieces(tensor: Tensor) -> list[Tensor]:
 
 def _digest(piece: Tensor) -> str:
     with torch.inference_mode():  # of this thread
-        return hashlib.sha256(piece.contiguous().view(torch.uint8).cpu().numpy().data).hexdigest()
+        data = piece.contiguous().view(torch.uint8)
+        if data.device.type == "cpu":
+            return hashlib.sha256(data.numpy().data).hexdigest()
+        # Through pinned memory: copies to memory that is new each time took nine tenths of this for an 8B model.
+        buffer = torch.empty(min(len(data), _COPIED_BYTES), dtype=torch.uint8, pin_memory=True)
+        digest = hashlib.sha256()
+        for part in torch.split(data, _COPIED_BYTES):
+            copied = buffer[: len(part)].copy_(part)
+            digest.update(copied.numpy().data)
+        return digest.hexdigest()
 
 
 def engine_fingerprint(contents: str, info: ModelInfo, config: EngineConfig, device: torch.device) -> str:

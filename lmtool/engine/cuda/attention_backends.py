@@ -324,8 +324,8 @@ emulated on a CPU for heads of 8 to 256 and scalings up to 1. Wrong ones by 0.6 
 too few or too many, 0.07 for a scaling that is a tenth too large.
 """
 
-_CHECK_LENGTHS = (1, 16, 37, 150)
-"""Positions of the texts that a backend is tried with: one, a whole page, several, more than a tile."""
+_CHECK_LENGTHS = (1, 16, 37, 150, 300)
+"""Positions of the texts that a backend is tried with: one, a whole page, several, more than a tile, several parts."""
 
 
 def _check_decode(attention: DecodeAttention, case: AttentionCase, dtype: torch.dtype, device: torch.device) -> float:

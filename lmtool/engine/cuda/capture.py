@@ -1,6 +1,6 @@
 """Captures passes as CUDA graphs, all on one stream; where one fails, thread and allocator are as they were before.
 
-On CPU, for tests, a "graph" is the pass itself; a capture has not run on a GPU yet.
+On CPU, for tests, a "graph" is the pass itself.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -17,12 +18,18 @@ _logger = logging.getLogger(__name__)
 
 Replay: TypeAlias = Callable[[], None]
 
+_idle: dict[torch.device, list[torch.cuda.Stream]] = {}
+"""Streams on which nobody captures, and whose graphs are gone: cuBLAS keeps 32 MB for each that it ever computed on."""
+
 _broken: list[torch.cuda.CUDAGraph] = []
 """Graphs whose capture CUDA refused to end: torch's allocators may still ask them whether an allocation is theirs."""
 
 
 class CaptureStream:
-    """One stream, and so one cuBLAS workspace, for all graphs of a model, and one pool of memory for their passes."""
+    """One stream, and so one cuBLAS workspace, for all graphs of a model, and one pool of memory for their passes.
+
+    Keep it for as long as its graphs are replayed: afterwards its stream is another one's.
+    """
 
     def __init__(self, device: torch.device) -> None:
         """device: of the passes. On CPU nothing is captured."""
@@ -33,7 +40,8 @@ class CaptureStream:
             gc.collect()
             torch.cuda.synchronize(device)
             torch.cuda.empty_cache()
-            self._stream = torch.cuda.Stream(device)
+            self._stream = _stream(device)
+            weakref.finalize(self, _idle[device].append, self._stream)
             self._pool = torch.cuda.graph_pool_handle()
 
     def new_pool(self) -> None:
@@ -113,3 +121,11 @@ class CaptureStream:
             empty.capture_end()
         except RuntimeError as problem:
             _logger.warning("no CUDA graph can be captured any more: %s", problem)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One that no other graphs were captured on, of those that are still replayed."""
+    try:
+        return _idle.setdefault(device, []).pop()
+    except IndexError:
+        return torch.cuda.Stream(device)

@@ -75,6 +75,8 @@ class StepGraphs:
         self._backend = backend
         self._samples = samples
         self._sampling: GraphSampling | None = None
+        self._ended: GraphSampling | None = None
+        """One that samples no more: the captured kernels still read its records."""
         self._decode = decode_sizes(max_rows)
         self._mixed = mixed_sizes(max_rows) if backend.prefill_name == "Triton" else []  # others plan on the host
         sizes = [*self._decode, *self._mixed]
@@ -83,6 +85,7 @@ class StepGraphs:
         self._logits = torch.empty(0, 0, device=cache.device)
         """[rows, V] float32: a graph of N rows of logits writes the first N."""
         self._graphs: dict[GraphSize, Replay] = {}
+        self._stream: CaptureStream | None = None
         self.max_rows = 0
         """Rows of the largest captured decode step; 0 before `capture`."""
 
@@ -131,7 +134,7 @@ class StepGraphs:
         """Let the captured steps sample nothing any more."""
         if self._sampling is not None:
             self._sampling.rest()
-            self._sampling = None
+            self._ended, self._sampling = self._sampling, None
 
     def discard(self, size: GraphSize) -> None:
         """Use this captured batch no more."""
@@ -208,7 +211,7 @@ class StepGraphs:
         return next(holding, None) if len(layout.parts) <= _MOST_PARTS else None
 
     def _capture_all(self) -> None:
-        stream = CaptureStream(self._cache.device)
+        stream = self._stream = CaptureStream(self._cache.device)
         for size in reversed(self._decode):
             self._graphs[size] = stream.capture(self._pass(size))
         stream.new_pool()

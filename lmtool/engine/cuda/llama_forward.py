@@ -1,8 +1,6 @@
 """The forward pass of a decoder of the Llama family on a GPU: matrix products, paged attention, four fused kernels.
 
 Letters: T tokens of the batch, H query heads, KV key heads, D head size, I inner size of the MLP, V vocabulary.
-
-Has run in Triton's interpreter only.
 """
 
 from __future__ import annotations
@@ -15,8 +13,9 @@ from torch import Tensor
 from lmtool.engine.cuda.attention_backends import AttentionParams
 from lmtool.engine.cuda.kernels.elementwise import add_norm, silu_mul
 from lmtool.engine.cuda.kernels.kv_write import rotate_and_store
+from lmtool.engine.cuda.kernels.row_product import gated_row_product
 from lmtool.engine.cuda.paged_attention import PagedAttention
-from lmtool.engine.cuda.products import product
+from lmtool.engine.cuda.products import LibraryProduct, product
 from lmtool.engine.decoder_weights import take_weights
 from lmtool.engine.llama_forward import llama_layers
 
@@ -71,7 +70,7 @@ class CudaLlamaForward:
             inputs = add_norm(hidden, delta, layer.input_norm, eps)
             delta = layer.output(self._attend(layer, inputs, batch.positions[0], attention))
             inputs = add_norm(hidden, delta, layer.mlp_norm, eps)
-            delta = layer.down(silu_mul(layer.gate_up(inputs)))
+            delta = layer.down(_gated(layer.gate_up, inputs))
         if not batch.logits:
             return hidden.new_empty(0, 0)
         rows = batch.logit_rows
@@ -90,3 +89,10 @@ class CudaLlamaForward:
         )  # fmt: skip
         params = AttentionParams(self._scaling, layer.window)
         return attention.attend_stored(query, keys, values, params, scales).view(tokens, -1)
+
+
+def _gated(gate_up: Product, inputs: Tensor) -> Tensor:
+    """`silu(gate) * up`, [T, I]. gate_up: from [T, in] to [T, 2 * I], gates, then what they let by."""
+    if isinstance(gate_up, LibraryProduct) and gate_up.takes_row(inputs):
+        return gated_row_product(inputs, gate_up.weight, gate_up.bias)
+    return silu_mul(gate_up(inputs))

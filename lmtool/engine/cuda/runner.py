@@ -1,7 +1,4 @@
-"""Runs steps on a GPU: CUDA graphs where one holds the step, else a plain pass, smaller steps where memory runs out.
-
-Has run in Triton's interpreter only.
-"""
+"""Runs steps on a GPU: CUDA graphs where one holds the step, else a plain pass, smaller steps where memory runs out."""
 
 from __future__ import annotations
 

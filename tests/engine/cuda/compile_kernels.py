@@ -31,10 +31,12 @@ from triton.runtime import driver, jit
 
 from lmtool.engine.cuda.kernels import decode_attention as decode_kernel
 from lmtool.engine.cuda.kernels import e4m3, fixed_matmul, prefill_attention
+from lmtool.engine.cuda.kernels import launch as launch_module
 from lmtool.engine.cuda.kernels.elementwise import add_norm, silu_mul
 from lmtool.engine.cuda.kernels.graph_rows import place_rows
 from lmtool.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
 from lmtool.engine.cuda.kernels.logits import apply_masks, logsumexp
+from lmtool.engine.cuda.kernels.row_product import gated_row_product, row_product
 from lmtool.engine.cuda.kernels.sampling import all_logprobs, count_tokens, sample_rows
 from lmtool.engine.cuda.step_rows import TABLE_STEP
 from lmtool.engine.kv_cache import BLOCK_TOKENS
@@ -108,6 +110,7 @@ def aim(capability: int) -> None:
     for module in (decode_kernel, prefill_attention):
         module.shared_memory = lambda _: SHARED[capability]
     e4m3.converts_e4m3 = lambda _: capability >= 89
+    launch_module.starts_early = lambda _: capability >= 90
 
 
 def attention(model: Model, dtype: torch.dtype, rows: int, width: int, scales=None) -> None:
@@ -147,7 +150,10 @@ def products(model: Model, dtype: torch.dtype, rows: int, *, narrow: bool) -> No
     scale = torch.empty(outputs) if narrow else None
     inputs = torch.empty(rows, model.hidden, dtype=dtype)
     fixed_matmul.fixed_matmul(inputs, weight, bias, scale=scale)
-    if narrow:
+    if not narrow:
+        row_product(inputs[:1], weight, bias)
+        gated_row_product(inputs[:1], weight, bias)
+    else:
         e4m3.rounded_rows(inputs)
 
 

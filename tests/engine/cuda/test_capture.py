@@ -40,6 +40,7 @@ class Driver:
             monkeypatch.setattr(torch._C, name, self._noting(name), raising=False)
         monkeypatch.setattr(torch, "zeros", lambda count, device: SimpleNamespace(zero_=lambda: None))
         monkeypatch.setattr(module, "_broken", [])
+        monkeypatch.setattr(module, "_idle", {})
 
     def _noting(self, name):
         return lambda index, pool: self.calls.append(f"{name} {index} {pool}")
@@ -88,6 +89,17 @@ def test_a_capture(monkeypatch):
     replay = CaptureStream(GPU).capture(lambda: ran.append(driver.streams[-1]))
     replay()
     assert (ran, driver.calls, driver.streams) == (["side", "side"], ["begin", "end", "replay"], ["own"])
+
+
+def test_a_stream_of_its_own(monkeypatch):
+    """Those who capture at the same time have each their own; one that is gone leaves its stream to the next."""
+    Driver(monkeypatch)
+    first, second = CaptureStream(GPU), CaptureStream(GPU)
+    own = [first._stream, second._stream]
+    assert own[0] is not own[1]
+    del second
+    assert CaptureStream(GPU)._stream is own[1]
+    assert first._stream is own[0]
 
 
 @pytest.mark.parametrize(("run_number", "calls"), [(1, []), (2, ["begin", "end", "reset"])])

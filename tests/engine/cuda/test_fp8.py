@@ -101,7 +101,7 @@ def test_the_cache_of_a_model_that_is_served(runner_of, monkeypatch):
         assert narrow.runner.cache.dtype == torch.uint8
         assert narrow.blocks == (1 << 16) // narrow.runner.cache.block_bytes
         assert narrow.info.dtype == "float32"
-        monkeypatch.setattr(PagedCache, "e4m3_scales", lambda self: [torch.full((2, 1), 1e-4)])
+        monkeypatch.setattr(PagedCache, "e4m3_scales", lambda self: [torch.full((2, 1), 1e-4, device=self.device)])
         with pytest.raises(
             ModelLoadError, match=r"small with --kv-cache-dtype fp8 .* cannot be served: its logits differ"
         ):
@@ -134,8 +134,10 @@ def test_weights(runner_of):
         tokens = [3 + (7 * position) % 90 for position in range(20)]
         ours, expected, unrounded = (logits_of(own, tokens, 17) for own in (runner, plain, exact))
     assert not torch.allclose(expected, unrounded, atol=1e-3)
-    tolerance = 0.2 if scaled_mm_works(runner.device, torch.float32) else 1e-4
-    torch.testing.assert_close(ours, expected, atol=tolerance, rtol=tolerance)
+    if scaled_mm_works(runner.device, torch.float32):  # it rounds inputs, too: emulated, they are off by 0.12
+        assert float((ours - expected).square().mean().sqrt() / expected.std()) < 0.2
+    else:
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
 class TestOnTheGpu:
@@ -162,7 +164,7 @@ class TestOnTheGpu:
             alone = [(await run(engine, request))[request.stream_id] for request in requests]
         finally:
             engine.close()
-        assert engine.info.dtype == settings.get("quantize", "bfloat16")
+        assert engine.info_now.dtype == settings.get("quantize", "bfloat16")
         for request, own in zip(requests, alone, strict=True):
             assert len(own) == greedy.max_tokens
             if deterministic:

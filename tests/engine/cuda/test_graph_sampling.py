@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -312,6 +314,23 @@ class TestCapture:
         enqueue = GraphSampling.enqueue
         monkeypatch.setattr(GraphSampling, "enqueue", lambda self, logits: enqueue(self, -logits))
         self._without(runner_of, caplog, "tokens are sampled behind CUDA graphs", "samples other ids")
+
+    def test_its_records_stay(self, runner_of, monkeypatch):
+        """Captured kernels go on reading the records after it was given up: their memory is no other's until then."""
+        from lmtool.engine.cuda.graph_sampling import GraphSampling
+
+        made = []
+        enqueue = GraphSampling.enqueue
+        monkeypatch.setattr(
+            GraphSampling, "enqueue", lambda self, logits: made.append(weakref.ref(self)) or enqueue(self, -logits)
+        )
+        runner, *_ = runner_of("small")
+        with torch.inference_mode():
+            recorded = runner.prepared(2, CONTEXT, samples=True)
+        recorded.graphs._graphs.clear()  # a CPU's keep all that they refer to
+        gc.collect()
+        assert not recorded.samples_ahead
+        assert made[0]() is not None
 
     def _without(self, runner_of, caplog, *said):
         runner, *_ = runner_of("small")

@@ -99,9 +99,10 @@ def test_steps_of_any_size_are_compiled_once():
     """What changes from step to step (rows, tables, alignment) needs no compilation while a model is served."""
     few, many = (json.loads(ran(COMPILE, "--specialisations", rounds, PYTHONPATH=str(ROOT))) for rounds in "19")
     assert few == many
-    # keys and values as they are and in eight bits; two choices of tiles; with a residual and without; small and large;
+    # keys and values as they are and in eight bits; two choices of tiles; with a residual and without; with a gate and
+    # without; small and large;
     # with top-p and the like, and without
-    twice = dict.fromkeys(("_add_norm", "_prefill", "_rotate", "_sample"), 2)
+    twice = dict.fromkeys(("_add_norm", "_prefill", "_rotate", "_row_product", "_sample"), 2)
     assert {name: count for name, count in many.items() if count > 1} == twice | {"_decode": 4, "_matmul": 4}
 
 

@@ -230,3 +230,19 @@ def test_rows_are_rounded_as_torch_does(device, dtype):
     assert scale[:2, 0].tolist() == pytest.approx((inputs[:2].float().abs().amax(dim=1) / 448).tolist())
     expected = (inputs.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
     assert torch.equal(stored, expected.view(torch.uint8))
+
+
+@pytest.mark.cuda
+def test_a_row_alone(device, monkeypatch):
+    """It is multiplied by our own kernel on a GPU, whatever its shape; more rows, and on a CPU all, by the library."""
+    generator = torch.Generator().manual_seed(1)
+    inputs, weight, bias = (torch.randn(*size, generator=generator).to(device) for size in ((2, 48), (20, 48), (20,)))
+    ran = []
+    monkeypatch.setattr(products, "linear", lambda *given: ran.append(1) or linear(*given))
+    for own in (False, True):
+        monkeypatch.setattr(products, "computes_rows", lambda _, own=own: own)
+        layer = products.product(weight, bias, deterministic=False)
+        for rows in (inputs[0], inputs[:1], inputs[1:2].unsqueeze(0), inputs):
+            ran.clear()
+            torch.testing.assert_close(layer(rows), linear(rows, weight, bias), atol=1e-5, rtol=1e-5)
+            assert bool(ran) == (not own or rows is inputs)

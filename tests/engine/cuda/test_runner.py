@@ -59,6 +59,25 @@ def test_recorded_steps_equal_plain_ones(runner_of, architecture, monkeypatch):
             torch.testing.assert_close(used, runner.run(plan), atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("architecture", ["small", "llama-tied", "mistral", "qwen2", "qwen3"])
+def test_a_stream_alone(runner_of, architecture, monkeypatch):
+    """Products of one row are our own kernel's, with the gate in one launch; the logits are those of two streams."""
+    from lmtool.engine.cuda import llama_forward, products
+
+    monkeypatch.setattr(products, "computes_rows", lambda _: True)
+    gates = []
+    own = llama_forward.gated_row_product
+    monkeypatch.setattr(llama_forward, "gated_row_product", lambda *given: gates.append(1) or own(*given))
+    runner, *_ = runner_of(architecture)
+    with torch.inference_mode():
+        spans = [Span(sequence, sequence.computed, 1) for sequence in decoding(runner, (9, 18))]
+        together = runner.run(Plan(spans))
+        gates.clear()
+        alone = torch.cat([runner.run(Plan([span])) for span in spans])
+    assert len(gates) == 2 * len(runner.forward.layers)
+    torch.testing.assert_close(alone, together, atol=2e-5, rtol=1e-5)
+
+
 def test_drafts_are_recorded_steps_too(runner_of):
     """Guessed positions run as rows of their own, in the order of the texts."""
     runner, _, _ = runner_of("small")
@@ -138,7 +157,7 @@ def test_a_model_that_cannot_be_recorded_runs_without(runner_of, caplog):
     """Where recording fails, the steps are computed one by one, and the log says so."""
     runner, _, _ = runner_of("small")
     with torch.inference_mode():
-        assert replace(runner, forward=Scarce(runner.forward, 2)).prepared(8, 256).graphs is None
+        assert replace(runner, forward=Scarce(runner.forward, 17)).prepared(24, 256).graphs is None
     assert "run without CUDA graphs" in caplog.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from lmtool.engine import sampler
 from lmtool.engine.sampler import _sampled_rows
 from lmtool.engine.sampling_result import SamplingResult
-from lmtool.engine.sampling_row import Row, RowState
+from lmtool.engine.sampling_row import Bias, Row, RowState
 from lmtool.logprobs.uniform import uniform
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.engine.random_rows import random_rows
@@ -40,12 +41,18 @@ def _small(monkeypatch):
         monkeypatch.setattr(sampling, name, value)
 
 
+def on_device(row, device):
+    """The row as a stream has it: its bias where the logits are."""
+    return row if row.bias is None else replace(row, bias=Bias(row.bias.ids.to(device), row.bias.values.to(device)))
+
+
 @pytest.fixture
 def sampled(device):
     """What the kernels give, as the engine would read it."""
     from lmtool.engine.cuda.sampling import sample_rows
 
     def sampled(logits, rows):
+        rows = [on_device(row, device) for row in rows]
         parts = sample_rows(logits.to(device), rows, list(range(len(rows))))
         tokens = torch.cat([part.tokens for part in parts])
         found = SamplingResult(tokens, None, [], [_sampled_rows(part, rows) for part in parts]).read()

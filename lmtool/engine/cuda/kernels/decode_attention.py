@@ -7,8 +7,22 @@ row has the same bits in any batch. After "Flash-Decoding" (Dao, Haziza, Massa a
 
 The grid is fixed by the table's size, as a CUDA graph needs it: parts of all rows are numbered one behind the other
 from the lengths on the device, and each program takes every n-th of them. So a long text among short ones keeps the
-whole GPU busy, and a program without a part returns after it has read the lengths: at most `_PROGRAMS` of them, some
-4 microseconds (estimated) of a layer in which no row had anything to do.
+whole GPU busy, and a program without a part returns after it has read the lengths.
+
+Microseconds of a layer of 32 query and 8 key heads of 128 in bfloat16, on an NVIDIA H200, in a CUDA graph, of 1, 64 and
+256 rows with so many positions:
+
+| tiles | 1 x 128 | 1 x 2048 | 64 x 130 | 64 x 2048 | 256 x 130 |
+|---|---|---|---|---|---|
+| memory's limit | 0.1 | 2.0 | 8.0 | 126 | 32 |
+| 64 keys, 5 stages, parts of 128 | 9.4 | 12.2 | 40 | 236 | 132 |
+| 64 keys, 2 stages, parts of 128 | 8.0 | 12.1 | 30 | 167 | 96 |
+| 64 keys, 2 stages, parts of 256 | 8.0 | 15.7 | 20 | 155 | 65 |
+| 64 keys, 2 stages, parts of 512 | 7.9 | 24.0 | 20 | 149 | 65 |
+
+More stages take so much shared memory that too few programs run at once. Short texts are one part therefore, and longer
+ones have parts of 128. Parts put together by the program that ends last, without a second kernel, need more registers:
+3.6 ms in place of 2.6 for a step of Llama 1B with 64 x 2048.
 """
 
 from __future__ import annotations
@@ -20,6 +34,7 @@ import triton
 import triton.language as tl
 
 from lmtool.engine.cuda.kernels.e4m3 import as_stored, from_e4m3
+from lmtool.engine.cuda.kernels.launch import launch_settings
 from lmtool.engine.cuda.kernels.tiles import decode_tiles, shared_memory
 
 if TYPE_CHECKING:
@@ -29,6 +44,9 @@ if TYPE_CHECKING:
 
 _SPLIT_TOKENS = 128
 """Fewest positions in a part of a row, and what it is a multiple of: less would cost more to put together."""
+
+_WHOLE_TOKENS = 256
+"""Most positions of a row that is one part."""
 
 _PROGRAMS = 2048
 """Programs that keep a large GPU busy, if there are as many parts."""
@@ -108,7 +126,10 @@ def _launch(
     partial = query.new_empty((rows, heads, places, value_size), dtype=torch.float32)
     highest = query.new_empty((2, rows, heads, places), dtype=torch.float32)
     value_block = max(16, triton.next_power_of_2(value_size))
-    split = {"SPLITS": splits, "SPLIT_TOKENS": _SPLIT_TOKENS, "WINDOWED": window is not None}
+    split = {
+        "SPLITS": splits, "SPLIT_TOKENS": _SPLIT_TOKENS, "WHOLE_TOKENS": _WHOLE_TOKENS, "WINDOWED": window is not None,
+        **launch_settings(query.device),
+    }  # fmt: skip
     _decode[(kv_heads, min(rows * places, max(rows, _PROGRAMS // kv_heads)))](
         query, keys, values, table, lengths, partial, highest[0], highest[1], output,
         lengths if scales is None else scales[0], lengths if scales is None else scales[1],
@@ -137,9 +158,10 @@ def _seen(lengths, window, WINDOWED: tl.constexpr):
 
 
 @triton.jit
-def _part_tokens(seen, SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr):
+def _part_tokens(seen, SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, WHOLE_TOKENS: tl.constexpr):
     """Positions in each part of a row whose query sees so many."""
-    return tl.maximum(tl.cdiv(tl.cdiv(seen, SPLITS), SPLIT_TOKENS), 1) * SPLIT_TOKENS
+    tokens = tl.maximum(tl.cdiv(tl.cdiv(seen, SPLITS), SPLIT_TOKENS), 1) * SPLIT_TOKENS
+    return tl.where(seen <= WHOLE_TOKENS, WHOLE_TOKENS, tokens)
 
 
 @triton.jit(
@@ -152,20 +174,23 @@ def _decode(
     query_row, query_head, key_page, key_position, key_head,
     value_page, value_position, value_head, output_row, output_head,
     table_row, rows, places, scaling, softcap, window,
-    LENGTHS: tl.constexpr, SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr,
+    LENGTHS: tl.constexpr, SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, WHOLE_TOKENS: tl.constexpr,
     GROUP: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr,
     SIZE: tl.constexpr, SIZE_BLOCK: tl.constexpr, VALUE_SIZE: tl.constexpr, VALUE_BLOCK: tl.constexpr,
-    TILE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SCALED: tl.constexpr,
+    TILE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SCALED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Every n-th part of the rows, for the G query heads of one key head: weighted sum, highest score, sum of weights.
 
     A row of one part is finished here. The G heads are the rows of one matrix, padded to the 16 rows of a tensor core's
     product.
     """
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     kv_head = tl.program_id(0).to(tl.int64)
     numbers = tl.arange(0, LENGTHS)
     seen = _seen(tl.load(lengths + numbers, mask=numbers < rows, other=0), window, WINDOWED)
-    parts = tl.cdiv(seen, _part_tokens(seen, SPLITS, SPLIT_TOKENS))
+    parts = tl.cdiv(seen, _part_tokens(seen, SPLITS, SPLIT_TOKENS, WHOLE_TOKENS))
     ends = tl.cumsum(parts, 0)
     scale, stretch = scaling, 1.0
     if SCALED:
@@ -183,7 +208,7 @@ def _decode(
         split = part - tl.sum(tl.where(before, parts, 0), 0)
         length = tl.load(lengths + row)
         own = _seen(length, window, WINDOWED)
-        tokens = _part_tokens(own, SPLITS, SPLIT_TOKENS)
+        tokens = _part_tokens(own, SPLITS, SPLIT_TOKENS, WHOLE_TOKENS)
         start = length - own + split * tokens
         end = tl.minimum(start + tokens, length)
         q = tl.load(
@@ -244,13 +269,16 @@ def _decode(
 @triton.jit(do_not_specialize=["places", "window", "lengths", "highest", "total"])
 def _join(
     partial, highest, total, output, lengths, output_row, output_head, places, window,
-    SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, CHUNK: tl.constexpr,
-    VALUE_SIZE: tl.constexpr, VALUE_BLOCK: tl.constexpr, WINDOWED: tl.constexpr,
+    SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, WHOLE_TOKENS: tl.constexpr, CHUNK: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, VALUE_BLOCK: tl.constexpr, WINDOWED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Put the parts of one row and head together; zero for an empty row, nothing for a row of one part."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     seen = _seen(tl.load(lengths + row), window, WINDOWED)
-    parts = tl.cdiv(seen, _part_tokens(seen, SPLITS, SPLIT_TOKENS))
+    parts = tl.cdiv(seen, _part_tokens(seen, SPLITS, SPLIT_TOKENS, WHOLE_TOKENS))
     dims = tl.arange(0, VALUE_BLOCK)
     if parts != 1:
         first = (row * tl.num_programs(1) + head) * places

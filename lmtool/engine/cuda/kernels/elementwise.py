@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lmtool.engine.cuda.kernels.launch import launch_settings
+
 
 def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """The RMS norm [T, W] (arXiv:1910.07467) of the residual stream after `delta` was added to it.
@@ -24,6 +26,7 @@ def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float)
         _add_norm[(tokens,)](
             residual, residual if delta is None else delta, weight, output, eps,
             WIDTH=width, BLOCK=block, ADDED=delta is not None, num_warps=min(max(block // 512, 1), 16),
+            **launch_settings(residual.device),
         )  # fmt: skip
     return output
 
@@ -31,9 +34,12 @@ def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float)
 @triton.jit
 def _add_norm(
     residual, delta, weight, output, eps,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One token."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64) * WIDTH
     dims = tl.arange(0, BLOCK)
     there = dims < WIDTH
@@ -57,14 +63,17 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     output = gate_up.new_empty((tokens, inner))
     if tokens:
         _silu_mul[(tokens, triton.cdiv(inner, _GATE_BLOCK))](
-            gate_up, output, INNER=inner, BLOCK=_GATE_BLOCK, num_warps=4
+            gate_up, output, INNER=inner, BLOCK=_GATE_BLOCK, num_warps=4, **launch_settings(gate_up.device)
         )
     return output
 
 
 @triton.jit
-def _silu_mul(gate_up, output, INNER: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul(gate_up, output, INNER: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """One block of one token."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     dims = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = dims < INNER

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from lmtool.engine.cuda.kernels.e4m3 import to_e4m3
+from lmtool.engine.cuda.kernels.launch import launch_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,7 +102,7 @@ def rotate_and_store(
         *_each(scales, slots), eps,
         HEADS=heads, KV_HEADS=kv_heads, HALF=half, HALF_BLOCK=triton.next_power_of_2(half),
         NORMED=head_norm is not None, SCALED=scales is not None,
-        num_warps=1,
+        num_warps=1, **launch_settings(projected.device),
     )  # fmt: skip
 
 
@@ -109,9 +110,12 @@ def rotate_and_store(
 def _rotate(
     projected, query, keys, values, positions, slots, cos, sin, head_norm, key_scale, value_scale, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, NORMED: tl.constexpr,
-    SCALED: tl.constexpr,
+    SCALED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One head of one token."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     dims = tl.arange(0, HALF_BLOCK)
     there = dims < HALF

@@ -52,6 +52,7 @@ def cut(monkeypatch, tokens, splits=64, programs=8):
     from lmtool.engine.cuda.kernels import decode_attention
 
     monkeypatch.setattr(decode_attention, "_SPLIT_TOKENS", tokens)
+    monkeypatch.setattr(decode_attention, "_WHOLE_TOKENS", 1)
     monkeypatch.setattr(decode_attention, "most_splits", lambda _: splits)
     monkeypatch.setattr(decode_attention, "_PROGRAMS", programs)
 
