@@ -62,11 +62,12 @@ def check(name: str) -> doctor.Finding:
 
 
 async def test_a_gpu_is_untried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where there is one, a note says that lmtool has run on none yet; elsewhere nothing does."""
+    """Where there is one, a note says on which one lmtool was run; elsewhere, and on that one, nothing does."""
     devices = [("cpu", "AVX512"), ("cuda:0", "a GPU, 79 of 80 GB free")]
-    for known in (devices, devices[:1]):
+    tried = [devices[0], ("cuda:0", "NVIDIA H200, 139 of 140 GB free")]
+    for known, expected in ((devices, [("cuda:0", "note")]), (devices[:1], []), (tried, [])):
         monkeypatch.setattr("lmtool.engine.hardware.describe_devices", lambda known=known: known)
         await doctor.doctor(ClientCommon(endpoint=NO_SERVER), json=True)
         findings = json.loads(capsys.readouterr().out)
-        untried = [found for found in findings if "not been run on a GPU" in found["advice"]]
-        assert [(found["name"], found["verdict"]) for found in untried] == [("cuda:0", "note")][: len(known) - 1]
+        untried = [found for found in findings if "NVIDIA H200 alone" in found["advice"]]
+        assert [(found["name"], found["verdict"]) for found in untried] == expected

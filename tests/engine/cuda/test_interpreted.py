@@ -50,7 +50,7 @@ SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 REGISTERS = 65536
 """Of a multiprocessor, for all threads of its blocks."""
 MODELS = 7
-STACK = 32
+STACK = 40
 """Most bytes of a thread that lie in memory instead of registers. `ptxas` keeps a kernel to 80, 128 or 255 registers so
 that more blocks run at once, and moves some numbers that the loop over keys does not need out of the way for that."""
 

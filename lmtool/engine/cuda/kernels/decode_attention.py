@@ -9,8 +9,8 @@ The grid is fixed by the table's size, as a CUDA graph needs it: parts of all ro
 from the lengths on the device, and each program takes every n-th of them. So a long text among short ones keeps the
 whole GPU busy, and a program without a part returns after it has read the lengths.
 
-Microseconds of a layer of 32 query and 8 key heads of 128 in bfloat16, on an NVIDIA H200, in a CUDA graph, of 1, 64 and
-256 rows with so many positions:
+Microseconds of a layer of 32 query and 8 key heads of 128 in bfloat16, on an NVIDIA H200, in a CUDA graph, by rows and
+the positions of each:
 
 | tiles | 1 x 128 | 1 x 2048 | 64 x 130 | 64 x 2048 | 256 x 130 |
 |---|---|---|---|---|---|
