@@ -101,6 +101,8 @@ class Worker:
         self._descriptions: dict[str | None, Description] = {}
         """By the names that its models were asked for."""
         self._lost = asyncio.Event()
+        self._ending: ConnectError | None = None
+        """Why its server ends, as that said over the connection: until the end it still answers checks."""
         self._task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         """Closes the connection that was dropped last."""
@@ -207,6 +209,8 @@ class Worker:
 
     def lose(self, reason: str | None = None) -> None:
         """Record that the connection is gone, and check at once whether it comes back. reason: its streams' error."""
+        if reason and self._client.connected:
+            self._ending = ConnectError(reason)
         self._lost.set()
         self._set_down(ConnectError(reason) if reason else self._client.loss or ConnectError("its connection is lost"))
 
@@ -220,10 +224,13 @@ class Worker:
     async def _watch(self) -> None:
         while True:
             self._lost.clear()
+            ending, self._ending = self._ending, None
             try:
+                if ending is not None:
+                    raise ending  # as a check that failed
                 await self._check()
             except LmtoolError as error:
-                await self._replace_client(self._client.loss or error)  # which has its hints apart
+                await self._replace_client(self._client.loss or error, drop=ending is not None)  # hints are apart
             else:
                 self._set_up()
             await self._pause()
@@ -272,11 +279,14 @@ class Worker:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _replace_client(self, error: LmtoolError) -> None:
-        """Drop the connection to a worker that does not answer: its streams end, a process of ours is replaced."""
+    async def _replace_client(self, error: LmtoolError, *, drop: bool) -> None:
+        """Drop the connection to a worker that does not answer: its streams end, a process of ours is replaced.
+
+        drop: also that to a server elsewhere which was known to be down.
+        """
         was_up = self.up
         self._set_down(error, failed_check=True)
-        if was_up or self.owned:
+        if was_up or self.owned or drop:
             old, self._client = self._client, self._connect()
             self._closing = asyncio.create_task(old.close())
             await asyncio.shield(self._closing)

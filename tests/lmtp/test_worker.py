@@ -64,6 +64,20 @@ async def test_a_worker_that_does_not_answer_is_cut_off() -> None:
         await worker.close()
 
 
+async def test_a_server_that_says_that_it_ends() -> None:
+    """What it answers until then counts no more: the worker is up again over another connection, not over this one."""
+    async with serving(ScriptedModel()) as server:
+        worker = make(server.url)
+        worker.start()
+        await until(lambda: worker.up)
+        before = worker._client
+        worker.lose("the device is lost; the server ends")
+        assert not worker.up
+        await until(lambda: worker.up)
+        assert worker._client is not before
+        await worker.close()
+
+
 async def test_a_process_of_ours_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
     """By the next question, after its streams have ended with an error; the reason is logged, and what it prints."""
     prints = shlex.quote(f"echo odd >&2; exec {STDIO.removeprefix('stdio:')}")
