@@ -39,6 +39,6 @@ def compiled_runner(
     """
     forward = CompiledForward(library, decoder, weights, frequencies, context, stored)
     shape = decoder.layer_shape
-    blocks = cache_blocks(name, [shape] * len(forward.layers), context, torch.float32, _CPU, config, fewest=1)
-    cache = allocate(name, [(layer, shape) for layer in forward.layers], blocks, torch.float32, _CPU)
+    blocks = cache_blocks(name, [shape] * len(forward.layers), context, forward.cache_dtype, _CPU, config, fewest=1)
+    cache = allocate(name, [(layer, shape) for layer in forward.layers], blocks, forward.cache_dtype, _CPU)
     return forward.runner(cache, CHUNK_TOKENS), blocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lmtool.engine.plan import Plan, Span
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 _AHEAD_TOKENS = 256
 """Most tokens of a step that computes nothing but prefills ahead of their prompts."""
+
+_CROWD_TOKENS = 64
+"""Most tokens of a step that several waiting prompts get beside running streams, where their share is less. The step is
+some 2.5 times as long as with 16 then, and prompts are computed 1.6 to 1.9 times as fast, at 0.8 to 0.9 of their speed
+alone (Llama 1B and 100M, bfloat16, beside one stream, two threads of a Zen 4); beyond that, steps only grow longer."""
 
 
 class Scheduler:
@@ -96,10 +102,11 @@ class Scheduler:
             self._decode(plan, sequence)
         if not (prompts or prefills or self._waiting):
             return plan
-        plan.room = self._room(plan)
+        places = self._limits.max_streams - len(decoding) - len(prompts)
+        newcomers = islice((s for s in self._waiting if not s.prefill_only), max(places, 0))
+        plan.room = self._room(plan, len(prompts) + sum(1 for _ in newcomers))
         for sequence in prompts:
             self._prefill(plan, sequence)
-        places = self._limits.max_streams - len(decoding) - len(prompts)
         self._admit(plan, places, prefill_only=False)
         if not any(not s.prefill_only for s in self._waiting):
             self._prefill_ahead(plan, prefills)
@@ -181,13 +188,14 @@ class Scheduler:
             self._reserve(plan, sequence, start + count)
         plan.spans.append(Span(sequence, start, count))
 
-    def _room(self, plan: Plan) -> float:
-        """What prompts may add to a step with the running streams."""
+    def _room(self, plan: Plan, crowd: int) -> float:
+        """What prompts may add to a step with the running streams. crowd: prompts that could be part of it."""
         limits, tokens = self._limits, plan.tokens
         left = limits.max_batch_tokens - tokens
         if limits.prompt_share is None or not plan.spans:
             return left
-        return min(left, max(limits.chunk_tokens, limits.prompt_share * tokens))
+        chunk = limits.chunk_tokens
+        return min(left, max(chunk, min(chunk * crowd, _CROWD_TOKENS), limits.prompt_share * tokens))
 
     def _price(self, position: int) -> float:
         """How much a prompt's token at this position counts."""

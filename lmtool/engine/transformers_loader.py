@@ -245,7 +245,7 @@ def _compiled(baseline: _Baseline, config: EngineConfig) -> ModelRunner | None:
     rotary = dict(model.named_buffers()).get("model.rotary_emb.inv_freq")
     forward = CompiledForward(library, decoder, _take_weights(model), rotary, baseline.context, dtype)
     layers = [(layer, decoder.layer_shape) for layer in forward.layers]
-    cache = allocate(baseline.name, layers, CHECK_BLOCKS, torch.float32, old.device)
+    cache = allocate(baseline.name, layers, CHECK_BLOCKS, forward.cache_dtype, old.device)
     return forward.runner(cache, old.chunk_tokens)
 
 

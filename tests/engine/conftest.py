@@ -14,7 +14,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmtool.engine.config import EngineConfig
-from lmtool.engine.cpu.library import Kernels, find_kernels
+from lmtool.engine.cpu.library import Kernels, find_compiler, find_kernels
 from lmtool.engine.engine import Engine
 from lmtool.engine.engine_loader import load_engine
 from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
@@ -104,13 +104,19 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def kernels() -> Kernels:
-    """The compiled kernels, told to use one thread; skips without a compiler."""
+def own_kernels() -> Kernels:
+    """The kernels compiled for this processor, told to use one thread; skips without a compiler, and only then."""
     found = find_kernels()
     if not isinstance(found, Kernels):
-        pytest.skip(found.message)
+        (pytest.skip if find_compiler() is None else pytest.fail)(found.message)
     found.use_threads(1)
     return found
+
+
+@pytest.fixture(scope="session")
+def kernels(own_kernels: Kernels) -> Kernels:
+    """The kernels of a test; in some files, those of other processors as well."""
+    return own_kernels
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -375,6 +376,18 @@ def test_prompts_leave_running_streams_their_pace():
     spans, _ = step(scheduler)
     assert spans[20] == (0, 16)
     assert len(spans) == 11
+
+
+@pytest.mark.parametrize(("waiting", "places", "tokens"), [(1, 12, 8), (3, 12, 24), (9, 12, 64), (9, 2, 16), (9, 0, 0)])
+def test_a_crowd_of_prompts_is_not_served_chunk_by_chunk(waiting, places, tokens):
+    """Beside one stream each prompt that has a place adds a chunk to a step, to a limit: who came first gets all."""
+    scheduler, _ = make(max_streams=1 + places, max_batch_tokens=200, prompt_share=1)
+    scheduler.add(generate(0, 1, new=50))
+    step(scheduler)
+    for number in range(1, waiting + 1):
+        scheduler.add(generate(number, 90))
+    spans, _ = step(scheduler)
+    assert spans == {0: (1, 1)} | ({1: (0, tokens)} if tokens else {})
 
 
 def test_prompts_keep_up_with_forced_ids():

@@ -58,6 +58,8 @@ class CompiledLayer:
 class CompiledForward:
     """A `Forward` in float32, weights stored as `dtype`, which inputs of products may be rounded to.
 
+    Keys and values are stored in float16 beside weights of less than 32 bits.
+
     A row's bits are the same in any batch, alone as well, and however its stream is cut into steps. No other pass can
     read its cache: keys are transposed within their blocks, [D, BLOCK_TOKENS] each.
     """
@@ -87,6 +89,8 @@ class CompiledForward:
         self._kernels = kernels
         self._config = config
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
+        self.cache_dtype = torch.float32 if dtype == torch.float32 else torch.float16
+        """What keys and values are stored as: half as much to read, and as closely as such weights are worth."""
         tied = decoder.head is None
         head = torch.int8 if dtype == INT4_DTYPE else dtype
         memory = WeightMemory(kernels)
@@ -111,6 +115,7 @@ class CompiledForward:
             **{name: getattr(config, name) for name in ("heads", "kv_heads", "head_dim", "hidden")},
             centred=config.is_gpt2,
             gated=not config.is_gpt2,
+            halved=self.cache_dtype == torch.float16,
             inner=self._inner,
             cos=address(self._cos),
             sin=address(self._sin),
@@ -176,6 +181,7 @@ class CompiledForward:
 
     def _bind(self, cache: KVCache) -> None:
         """Let the layers store their keys and values there."""
+        assert cache.dtype == self.cache_dtype
         for layer, structure in zip(self.layers, self._structures, strict=True):
             keys, values = cache.memory(layer)
             structure.keys, structure.values = address(keys), address(values)

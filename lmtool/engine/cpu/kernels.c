@@ -28,14 +28,15 @@ typedef struct {
     Product up; /* gated: in each tile a vector of gates, then one of what they let through */
     Product down;
     int64_t window; /* how many positions back a query sees, itself included; 0: all */
-    float *keys;   /* [KV, blocks, D, BLOCK] */
-    float *values; /* [KV, blocks, BLOCK, D] */
+    void *keys;   /* [KV, blocks, D, BLOCK] */
+    void *values; /* [KV, blocks, BLOCK, D] */
 } Layer;
 
 typedef struct {
     int64_t heads, kv_heads, head_dim, hidden, inner, head_stride; /* head_stride: numbers from one KV head to the next */
     int64_t centred; /* norms: 1 subtracts the mean (layer norm), 0 does not (RMS norm) */
     int64_t gated;   /* MLP: 1 SiLU-gated, 0 tanh-GELU */
+    int64_t halved;  /* keys and values: 1 float16, 0 float32 */
     const float *cos, *sin; /* [context, D / 2], or NULL for no rotation */
     float eps, scaling;
 } Model;
@@ -134,6 +135,40 @@ INLINE void rotate(float *head, const float *cos, const float *sin, int64_t half
     }
 }
 
+/* Store one head's key and value at a place of a block. ahead: the block that the next ones go to, each of a decode
+   step to one of its own. */
+static void keep(const Layer *layer, const float *key, const float *value, int64_t size, int64_t block, int64_t place,
+                 int64_t ahead) {
+    float *keys = (float *)layer->keys + block + place;
+    for (int64_t i = 0; i < size; i++) {
+        __builtin_prefetch((float *)layer->keys + ahead + i * BLOCK, 1, 3);
+        keys[i * BLOCK] = key[i];
+    }
+    memcpy((float *)layer->values + block + place * size, value, size * sizeof(float));
+}
+
+static void halve(const float *from, int64_t count, uint16_t *to) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) to_float16(load(from + i), to + i);
+    if (i == count) return;
+    float rest[LANES] = {0};
+    uint16_t halves[LANES];
+    memcpy(rest, from + i, (count - i) * sizeof(float));
+    to_float16(load(rest), halves);
+    memcpy(to + i, halves, (count - i) * sizeof(uint16_t));
+}
+
+static void keep_half(const Layer *layer, const float *key, const float *value, int64_t size, int64_t block,
+                      int64_t place, int64_t ahead) {
+    uint16_t *keys = (uint16_t *)layer->keys + block + place, halves[size];
+    halve(key, size, halves);
+    for (int64_t i = 0; i < size; i++) {
+        __builtin_prefetch((uint16_t *)layer->keys + ahead + i * BLOCK, 1, 3);
+        keys[i * BLOCK] = halves[i];
+    }
+    halve(value, size, (uint16_t *)layer->values + block + place * size);
+}
+
 /* Norm and rotate queries and keys where they stand, and store keys and values. */
 static void place(const Model *m, const Layer *layer, const Step *step) {
     const int64_t size = m->head_dim, heads = m->heads + 2 * m->kv_heads;
@@ -149,15 +184,11 @@ static void place(const Model *m, const Layer *layer, const Step *step) {
         if (row >= step->stored) continue;
         const int64_t slot = step->slots[row], next = step->slots[row + 1 < step->stored ? row + 1 : row];
         for (int64_t head = 0; head < m->kv_heads; head++) {
-            const int64_t to = head * m->head_stride + slot * size;
-            const float *key = qkv + (m->heads + head) * size;
-            float *keys = layer->keys + to - slot % BLOCK * size + slot % BLOCK;
-            const float *ahead = layer->keys + head * m->head_stride + next / BLOCK * BLOCK * size;
-            for (int64_t i = 0; i < size; i++) {
-                __builtin_prefetch(ahead + i * BLOCK, 1, 3); /* of a decode step each is in a block of its own */
-                keys[i * BLOCK] = key[i];
-            }
-            memcpy(layer->values + to, key + m->kv_heads * size, size * sizeof(float));
+            const float *key = qkv + (m->heads + head) * size, *value = key + m->kv_heads * size;
+            const int64_t block = head * m->head_stride + slot / BLOCK * BLOCK * size, place = slot % BLOCK;
+            const int64_t ahead = head * m->head_stride + next / BLOCK * BLOCK * size;
+            if (m->halved) keep_half(layer, key, value, size, block, place, ahead);
+            else keep(layer, key, value, size, block, place, ahead);
         }
     }
 }
@@ -190,21 +221,28 @@ static void place_blocks(const Model *m, Walk *walk, int64_t *at) {
         at[i] = walk->head + walk->table[walk->start + (i < walk->blocks ? i : 0)] * BLOCK * m->head_dim;
 }
 
-/* Ask memory for so many numbers: keys and values of a block fill a page, beyond which processors do not look ahead. */
-INLINE void fetch(const float *from, int64_t count) {
-    for (int64_t i = 0; i < count; i += LINE / 4) __builtin_prefetch(from + i, 0, 2);
+/* A vector of stored numbers, from number `at` on. halved: whether they are float16. */
+INLINE vec stored(const int halved, const void *memory, int64_t at) {
+    return halved ? from_float16((const uint16_t *)memory + at) : load((const float *)memory + at);
 }
 
-/* packed: [D, QUERIES]. keys: a block's; next: the one to ask memory for meanwhile. */
-INLINE void score(const int rows, const float *packed, const float *keys, const float *next, int64_t size,
-                  float scores[][SPAN]) {
+/* Ask memory for so many numbers: keys and values of a block fill a page, beyond which processors do not look ahead. */
+INLINE void fetch(const int halved, const void *memory, int64_t at, int64_t count) {
+    const int64_t width = halved ? sizeof(uint16_t) : sizeof(float);
+    const char *from = (const char *)memory + at * width;
+    for (int64_t i = 0; i < count * width; i += LINE) __builtin_prefetch(from + i, 0, 2);
+}
+
+/* packed: [D, QUERIES]. own: where the block begins in `keys`; next: the one to ask memory for meanwhile. */
+INLINE void score(const int rows, const int halved, const float *packed, const void *keys, int64_t own, int64_t next,
+                  int64_t size, float scores[][SPAN]) {
     vec total[QUERIES][PARTS][2];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < PARTS; p++) UNROLL for (int k = 0; k < 2; k++)
         total[r][p][k] = (vec){0};
     for (int64_t i = 0; i < size; i += 2) { /* two chains of sums: a chain alone would wait for itself */
-        fetch(next + i * BLOCK, 2 * BLOCK);
+        fetch(halved, keys, next + i * BLOCK, 2 * BLOCK);
         UNROLL for (int k = 0; k < 2; k++) UNROLL for (int p = 0; p < PARTS; p++) {
-            vec key = load(keys + (i + k) * BLOCK + p * LANES);
+            vec key = stored(halved, keys, own + (i + k) * BLOCK + p * LANES);
             UNROLL for (int r = 0; r < rows; r++)
                 total[r][p][k] = fused(fill(packed[(i + k) * QUERIES + r]), key, total[r][p][k]);
         }
@@ -243,17 +281,17 @@ INLINE void weigh(const Model *m, int64_t window, int64_t position, int64_t star
 }
 
 /* Mix `vectors` vectors of the values, from number i of each on. */
-INLINE void mix_vectors(const int rows, const int vectors, const Look *look, const Walk *walk, const float *values,
-                        int64_t size, int64_t i, float shares[][SPAN], const float *keep) {
+INLINE void mix_vectors(const int rows, const int halved, const int vectors, const Look *look, const Walk *walk,
+                        const void *values, int64_t size, int64_t i, float shares[][SPAN], const float *keep) {
     vec total[QUERIES][ABREAST];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++)
         total[r][v] = load(look->out[r] + i + v * LANES) * keep[r];
     for (int block = 0; block < walk->blocks; block++) {
-        const float *own = values + walk->at[block] + i, *next = values + walk->next[block] + i;
+        int64_t own = walk->at[block] + i, next = walk->next[block] + i;
         for (int j = 0; j < BLOCK; j++, own += size, next += size) {
             vec value[ABREAST];
-            fetch(next, vectors * LANES);
-            UNROLL for (int v = 0; v < vectors; v++) value[v] = load(own + v * LANES);
+            fetch(halved, values, next, vectors * LANES);
+            UNROLL for (int v = 0; v < vectors; v++) value[v] = stored(halved, values, own + v * LANES);
             UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++)
                 total[r][v] = fused(fill(shares[r][block * BLOCK + j]), value[v], total[r][v]);
         }
@@ -263,41 +301,51 @@ INLINE void mix_vectors(const int rows, const int vectors, const Look *look, con
 }
 
 /* values: the layer's. Of few queries more vectors are mixed side by side: a chain alone would wait for itself. */
-INLINE void mix(const int rows, const Look *look, const Walk *walk, const float *values, int64_t size,
+INLINE void mix(const int rows, const int halved, const Look *look, const Walk *walk, const void *values, int64_t size,
                 float shares[][SPAN], const float *keep) {
     const int vectors = rows <= QUERIES / 2 ? ABREAST : ABREAST / 2;
     int64_t i = 0;
     for (; i + vectors * LANES <= size; i += vectors * LANES)
-        mix_vectors(rows, vectors, look, walk, values, size, i, shares, keep);
-    for (; i + LANES <= size; i += LANES) mix_vectors(rows, 1, look, walk, values, size, i, shares, keep);
+        mix_vectors(rows, halved, vectors, look, walk, values, size, i, shares, keep);
+    for (; i + LANES <= size; i += LANES) mix_vectors(rows, halved, 1, look, walk, values, size, i, shares, keep);
     for (; i < size; i++) for (int r = 0; r < rows; r++) {
         float total = look->out[r][i] * keep[r];
         for (int j = 0; j < walk->blocks * BLOCK; j++) {
-            const float value = values[walk->at[j / BLOCK] + j % BLOCK * size + i];
+            const int64_t at = walk->at[j / BLOCK] + j % BLOCK * size + i;
+            const float value = halved ? float16_at((const uint16_t *)values + at) : ((const float *)values)[at];
             total = fused(fill(shares[r][j]), fill(value), fill(total))[0];
         }
         look->out[r][i] = total;
     }
 }
 
-INLINE void look_rows(const int rows, const Model *m, const Layer *layer, Look *look, const Walk *walk) {
+INLINE void look_rows(const int rows, const int halved, const Model *m, const Layer *layer, Look *look,
+                      const Walk *walk) {
     const int64_t size = m->head_dim;
     float keep[QUERIES], scores[QUERIES][SPAN];
     for (int block = 0; block < walk->blocks; block++) {
         float(*own)[SPAN] = (float(*)[SPAN])(scores[0] + block * BLOCK);
-        score(rows, look->packed, layer->keys + walk->at[block], layer->keys + walk->next[block], size, own);
+        score(rows, halved, look->packed, layer->keys, walk->at[block], walk->next[block], size, own);
     }
     for (int r = 0; r < rows; r++)
         weigh(m, layer->window, look->position[r], walk->start * BLOCK, walk->blocks * BLOCK, scores[r],
               look->most + r, look->weight + r, keep + r);
-    mix(rows, look, walk, layer->values, size, scores, keep);
+    mix(rows, halved, look, walk, layer->values, size, scores, keep);
 }
 
-#define LOOK_CASE(n) case n: if (n <= QUERIES) look_rows(n, m, layer, look, walk); break;
-static void look_at(const Model *m, const Layer *layer, Look *look, const Walk *walk) {
+#define LOOK_CASE(n) case n: if (n <= QUERIES) look_rows(n, halved, m, layer, look, walk); break;
+INLINE void look_at(const int halved, const Model *m, const Layer *layer, Look *look, const Walk *walk) {
     switch (look->rows) {
         LOOK_CASE(1) LOOK_CASE(2) LOOK_CASE(3) LOOK_CASE(4) LOOK_CASE(5) LOOK_CASE(6) LOOK_CASE(7) LOOK_CASE(8)
     }
+}
+
+static void look_at_floats(const Model *m, const Layer *layer, Look *look, const Walk *walk) {
+    look_at(0, m, layer, look, walk);
+}
+
+static void look_at_halves(const Model *m, const Layer *layer, Look *look, const Walk *walk) {
+    look_at(1, m, layer, look, walk);
 }
 
 /* The first span of a task: the queries of one unit under one key head. */
@@ -341,7 +389,7 @@ static void attend_task(const Model *m, const Layer *layer, const Step *step, co
         const Walk ahead = next.start < next.end ? next : first_span(m, layer, group, then);
         memcpy(walk.next, ahead.at, sizeof walk.next);
         for (int64_t i = 0; i < count; i++) {
-            look_at(m, layer, looks + i, &walk);
+            (m->halved ? look_at_halves : look_at_floats)(m, layer, looks + i, &walk);
             if (!i) memcpy(walk.next, walk.at, sizeof walk.next); /* asked for once: these are near */
         }
     }

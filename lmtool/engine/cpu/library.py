@@ -91,7 +91,7 @@ class CModel(Structure):
 
     _fields_ = [
         *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "hidden", "inner", "head_stride")),
-        *((name, c_int64) for name in ("centred", "gated")),
+        *((name, c_int64) for name in ("centred", "gated", "halved")),
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("eps", c_float),
@@ -273,7 +273,8 @@ def _compile(compiler: str, library: Path) -> None:
             if not problem:
                 output.replace(library)
                 return
-    raise subprocess.SubprocessError(problem.splitlines()[0])
+    lines = problem.splitlines()
+    raise subprocess.SubprocessError(next((line for line in lines if " error: " in line), lines[0]))
 
 
 def _compile_sources(command: list[str], output: Path) -> str:

@@ -166,15 +166,6 @@ void quantize_groups(const float *x, int64_t size, int64_t kind, int32_t *to) {
 
 /* ---- Packing ---- */
 
-/* The nearest float16; at most the largest one. */
-static uint16_t to_float16(float x) {
-    const float shifted = fabsf(x) * 0x1p-112f; /* its exponent is counted from 15, not from 127 */
-    uint32_t word;
-    memcpy(&word, &shifted, 4);
-    word = (word + 0xfff + (word >> 13 & 1)) >> 13;
-    return (uint16_t)((word < 0x7bff ? word : 0x7bff) | (x < 0 ? 0x8000 : 0));
-}
-
 /* Weights of a group as whole numbers from -8 to 7, `inverse` quanta each. */
 INLINE void whole_weights(const float *x, float inverse, float *to) {
     for (int i = 0; i < GROUP; i += LANES)
@@ -207,13 +198,13 @@ static uint16_t pack_bytes(const float *x, uint8_t *to) {
     float q[GROUP];
     for (int i = 0; i < GROUP; i += LANES) store(q + i, whole_product(load(x + i), fill(inverse)));
     for (int i = 0; i < GROUP; i++) to[i / 4 * WIDTH * 4 + i % 4] = (uint8_t)((int)q[i] + BYTE_ZERO);
-    return to_float16(high / 127.0f);
+    return nearest_float16(high / 127.0f);
 }
 
 /* The same from -8 to 7, two in a byte. */
 static uint16_t pack_nibbles(const float *x, uint8_t *to) {
     float q[GROUP];
-    uint16_t scales[LANES] = {to_float16(best_quantum(x))};
+    uint16_t scales[LANES] = {nearest_float16(best_quantum(x))};
     const float quantum = from_float16(scales)[0];
     whole_weights(x, quantum != 0 ? 1.0f / quantum : 0.0f, q);
     for (int i = 0; i < GROUP / 2; i++)

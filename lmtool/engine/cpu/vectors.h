@@ -92,6 +92,30 @@ INLINE float float16_at(const void *at) {
     return from_float16(halves)[0];
 }
 
+/* Numbers as the nearest ones in float16, ties to even; beyond its largest one that. NaN stays NaN. */
+INLINE void to_float16(vec value, uint16_t *at) {
+    value = choose(value > 65504.0f, fill(65504.0f), choose(value < -65504.0f, fill(-65504.0f), value));
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((__m256i *)at, _mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__) && LANES == 8
+    _mm_storeu_si128((__m128i *)at, _mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+    vst1_u16(at, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)value)));
+#else
+    const ivec word = (ivec)value & 0x7fffffff, sign = ((ivec)value >> 16) & 0x8000;
+    const ivec whole = (word + 0xfff + ((word >> 13) & 1) - (112 << 23)) >> 13; /* the exponent is counted from 15 */
+    const ivec small = (ivec)((vec)word + 0.5f) - 0x3f000000; /* in steps of 2^-24, as the sum has them */
+    const ivec number = (ivec)choose(word < 113 << 23, (vec)small, (vec)whole);
+    *(half *)at = __builtin_convertvector(sign | (ivec)choose(value == value, (vec)number, (vec)(number | 0x7e00)), half);
+#endif
+}
+
+INLINE uint16_t nearest_float16(float value) {
+    uint16_t halves[LANES];
+    to_float16(fill(value), halves);
+    return halves[0];
+}
+
 INLINE float sum(vec value) {
     float total = 0;
     for (int i = 0; i < LANES; i++) total += value[i];

@@ -7,21 +7,20 @@ import platform
 
 import pytest
 
-from lmtool.engine.cpu.library import Kernels, compile_kernels, find_compiler, find_kernels
+from lmtool.engine.cpu.library import Kernels, compile_kernels, find_compiler
 
 BUILDS = {"this processor": "", "without AVX512-BF16": "-mno-avx512bf16", "without AVX512": "-mno-avx512f"}
 """Name to what the compiler is told in addition."""
 
 
 @pytest.fixture(scope="session", params=BUILDS)
-def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+def each_build(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, own_kernels: Kernels
+) -> Kernels:
     """The kernels for this processor, then for lesser ones of its kind; skips those that would be the same."""
-    own, told = find_kernels(), BUILDS[request.param]
-    if not isinstance(own, Kernels):
-        pytest.skip(own.message)
-    own.use_threads(1)
+    told = BUILDS[request.param]
     if not told:
-        return own
+        return own_kernels
     if platform.machine() not in {"x86_64", "AMD64"}:
         pytest.skip("another kind of processor")
     folder = tmp_path_factory.mktemp("lesser")
@@ -31,7 +30,7 @@ def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", os.fspath(compiler))
         lesser = Kernels(compile_kernels(folder))
-    if lesser.instructions == own.instructions:
-        pytest.skip(f"this processor has nothing beyond {own.instructions}")
+    if lesser.instructions == own_kernels.instructions:
+        pytest.skip(f"this processor has nothing beyond {own_kernels.instructions}")
     lesser.use_threads(1)
     return lesser

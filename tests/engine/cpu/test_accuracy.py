@@ -60,7 +60,8 @@ class Subject:
         with torch.inference_mode():
             forward = CompiledForward(kernels, config, weights, rotary, 512, dtype)
             blocks = len(self.ids) // 16 + 1
-            cache = KVCache([(layer, config.layer_shape) for layer in forward.layers], blocks + 1, torch.float32, CPU)
+            layers = [(layer, config.layer_shape) for layer in forward.layers]
+            cache = KVCache(layers, blocks + 1, forward.cache_dtype, CPU)
             cache.clear(torch.arange(blocks + 1))
             sequence = Sequence(1, self.ids, prompt_length=1, max_length=len(self.ids), scoring=True)
             sequence.blocks = list(range(1, blocks + 1))

@@ -41,7 +41,7 @@ def scored(kernels, reference):
         rotary = dict(model.named_buffers()).get("model.rotary_emb.inv_freq")
         with torch.inference_mode():
             forward = CompiledForward(kernels, config, weights, rotary, 64, dtype)
-            cache = KVCache([(layer, config.layer_shape) for layer in forward.layers], 4, torch.float32, CPU)
+            cache = KVCache([(layer, config.layer_shape) for layer in forward.layers], 4, forward.cache_dtype, CPU)
             cache.clear(torch.arange(5))
             ids = list(range(3, 4 + LENGTH))
             sequence = Sequence(1, ids, prompt_length=1, max_length=len(ids), scoring=True)
