@@ -50,12 +50,14 @@ class EngineConfig:
     """
     kv_cache_dtype: str = option(
         "auto",
-        "Type of keys and values: auto (the model's), fp8 (on a GPU: twice as many fit).",
+        "Type of keys and values: auto (16 bits, or the weights' 32), fp8 (on a GPU: twice as many fit).",
         PANEL,
         metavar="TYPE",
         choices=("auto", "fp8"),
     )
-    """`fp8`: e4m3, one scale for each head of a layer, measured on a short text when the model is loaded."""
+    """`auto`: the model's; through the C kernels float32 beside float32 weights, else float16. `fp8`: e4m3, one scale
+    for each head of a layer, measured on a short text when the model is loaded.
+    """
     threads: int | None = option(
         None,
         "CPU threads; 1 for a very small model, else torch's choice.",

@@ -26,7 +26,8 @@ class Limits:
     """Scored positions a step: each needs a row of logits as wide as the vocabulary. One chunk is always allowed."""
     prompt_share: int | None = None
     """Tokens of prompts a step for each token of running streams, so that a long prompt does not stall them; at least
-    one chunk, and of several prompts one for each, up to a limit. None: as many as `max_batch_tokens` leaves."""
+    one chunk for each prompt that waits: a crowd of them is computed faster in longer steps. None: as many as
+    `max_batch_tokens` leaves."""
     free_cuts: bool = False
     """Whether a position's numbers do not depend on which others its step computes: then a prompt is cut wherever a
     step is full."""

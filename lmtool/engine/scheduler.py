@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 _AHEAD_TOKENS = 256
 """Most tokens of a step that computes nothing but prefills ahead of their prompts."""
 
-_CROWD_TOKENS = 64
-"""Most tokens of a step that several waiting prompts get beside running streams, where their share is less. The step is
-some 2.5 times as long as with 16 then, and prompts are computed 1.6 to 1.9 times as fast, at 0.8 to 0.9 of their speed
-alone (Llama 1B and 100M, bfloat16, beside one stream, two threads of a Zen 4); beyond that, steps only grow longer."""
-
 
 class Scheduler:
     """Owns the queue and the blocks. `plan` chooses, the caller computes, `commit` records the outcome.
@@ -194,8 +189,7 @@ class Scheduler:
         left = limits.max_batch_tokens - tokens
         if limits.prompt_share is None or not plan.spans:
             return left
-        chunk = limits.chunk_tokens
-        return min(left, max(chunk, min(chunk * crowd, _CROWD_TOKENS), limits.prompt_share * tokens))
+        return min(left, max(limits.chunk_tokens * max(crowd, 1), limits.prompt_share * tokens))
 
     def _price(self, position: int) -> float:
         """How much a prompt's token at this position counts."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lmtool.bench.contestants import Contestant
 from lmtool.bench.engine_report import EngineBench
-from lmtool.bench.engine_run import run
+from lmtool.bench.engine_run import WARM_UP_TOKENS, run
+from lmtool.bench.peer_process import PeerProcess
 from lmtool.errors import ResourceError
 
 STORIES = str(Path(__file__).parents[1] / "data/stories260K")
@@ -22,3 +24,19 @@ async def test_nothing_is_measured_without_ours() -> None:
     with pytest.raises(ResourceError, match="cannot start '/no/python'"):
         await run(EngineBench(STORIES, (ours, peer)), lines.append)
     assert lines == ["loading lmtool:float32"]
+
+
+async def test_long_prompts_warm_up_with_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round that tells nothing has the beginning of a prompt, those that are timed have all of it."""
+    called, lengths = PeerProcess.call, list[int]()
+
+    async def call(self: PeerProcess, limit: float, method: str, /, **arguments: Any) -> dict[str, Any]:
+        if method == "timed":
+            lengths.extend(len(prompt) for prompt in (*arguments["first"], *arguments["then"]))
+        return await called(self, limit, method, **arguments)
+
+    monkeypatch.setattr(PeerProcess, "call", call)
+    ours = Contestant("lmtool", "float32", sys.executable)
+    report = await run(EngineBench(STORIES, (ours,), batch=(1,), prompt_len=300, output_len=65, rounds=1), print)
+    assert report.failures == {}
+    assert lengths[:4] == [WARM_UP_TOKENS, WARM_UP_TOKENS, 300, 300]

@@ -378,9 +378,9 @@ def test_prompts_leave_running_streams_their_pace():
     assert len(spans) == 11
 
 
-@pytest.mark.parametrize(("waiting", "places", "tokens"), [(1, 12, 8), (3, 12, 24), (9, 12, 64), (9, 2, 16), (9, 0, 0)])
+@pytest.mark.parametrize(("waiting", "places", "tokens"), [(1, 12, 8), (3, 12, 24), (9, 12, 72), (9, 2, 16), (9, 0, 0)])
 def test_a_crowd_of_prompts_is_not_served_chunk_by_chunk(waiting, places, tokens):
-    """Beside one stream each prompt that has a place adds a chunk to a step, to a limit: who came first gets all."""
+    """Beside one stream each prompt that has a place adds a chunk to a step; who came first gets them all."""
     scheduler, _ = make(max_streams=1 + places, max_batch_tokens=200, prompt_share=1)
     scheduler.add(generate(0, 1, new=50))
     step(scheduler)

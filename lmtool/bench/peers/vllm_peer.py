@@ -8,6 +8,9 @@ from typing import Any
 GPU_SHARE = 0.4
 """Of a GPU's memory: the other engines have theirs beside it."""
 
+GIB_TOKENS = 8192
+"""Tokens whose keys and values fit into a GiB: those of Llama 8B in bfloat16. What is not used is not touched."""
+
 
 class Peer:
     """A vLLM engine on token ids."""
@@ -15,7 +18,8 @@ class Peer:
     def __init__(self, settings: dict[str, Any]) -> None:
         """settings: `model` (folder), `dtype`, `threads`, `streams` and `tokens` (most at once, most in each)."""
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        room = -(-settings["streams"] * max(64, settings["tokens"]) // GIB_TOKENS)
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(room))  # with less, streams would wait for each other
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         on_gpu = settings.get("device", "cpu") != "cpu"
         more = {"gpu_memory_utilization": GPU_SHARE} if on_gpu else {}

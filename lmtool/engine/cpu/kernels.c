@@ -147,7 +147,7 @@ static void keep(const Layer *layer, const float *key, const float *value, int64
     memcpy((float *)layer->values + block + place * size, value, size * sizeof(float));
 }
 
-static void halve(const float *from, int64_t count, uint16_t *to) {
+static void store_float16(const float *from, int64_t count, uint16_t *to) {
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES) to_float16(load(from + i), to + i);
     if (i == count) return;
@@ -161,12 +161,12 @@ static void halve(const float *from, int64_t count, uint16_t *to) {
 static void keep_half(const Layer *layer, const float *key, const float *value, int64_t size, int64_t block,
                       int64_t place, int64_t ahead) {
     uint16_t *keys = (uint16_t *)layer->keys + block + place, halves[size];
-    halve(key, size, halves);
+    store_float16(key, size, halves);
     for (int64_t i = 0; i < size; i++) {
         __builtin_prefetch((uint16_t *)layer->keys + ahead + i * BLOCK, 1, 3);
         keys[i * BLOCK] = halves[i];
     }
-    halve(value, size, (uint16_t *)layer->values + block + place * size);
+    store_float16(value, size, (uint16_t *)layer->values + block + place * size);
 }
 
 /* Norm and rotate queries and keys where they stand, and store keys and values. */
@@ -255,7 +255,6 @@ INLINE void score(const int rows, const int halved, const float *packed, const v
 INLINE void weigh(const Model *m, int64_t window, int64_t position, int64_t start, int count, float *scores,
                   float *most, vec *weight, float *keep) {
     ivec place;
-    float lanes[LANES];
     for (int lane = 0; lane < LANES; lane++) place[lane] = lane;
     const int32_t last = (int32_t)(position - start), before = window ? last - (int32_t)window : -1;
     vec high = fill(*most), total = {0};
@@ -265,10 +264,7 @@ INLINE void weigh(const Model *m, int64_t window, int64_t position, int64_t star
         store(scores + i, own);
         high = highest(high, own);
     }
-    store(lanes, high);
-    UNROLL for (int half = LANES / 2; half; half /= 2) UNROLL for (int i = 0; i < half; i++)
-        lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
-    const float top = lanes[0];
+    const float top = largest(high);
     for (int i = 0; i < count; i += LANES) {
         vec own = load(scores + i);
         own = choose(own == -INFINITY, (vec){0}, exponential(own - top));

@@ -80,7 +80,9 @@ INLINE vec from_float16(const uint16_t *at) {
     return (vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(at)));
 #else
     const ivec word = __builtin_convertvector(*(const half *)at, ivec);
-    const vec size = (vec)((word & 0x7fff) << 13) * 0x1p112f; /* its exponent was counted from 15, not from 127 */
+    const ivec shifted = (word & 0x7fff) << 13;
+    const vec finite = (vec)shifted * 0x1p112f; /* its exponent was counted from 15, not from 127 */
+    const vec size = choose(shifted >= 0x7c00 << 13, (vec)(shifted | 0xff << 23), finite); /* infinity and NaN */
     return (vec)((ivec)size | (word & 0x8000) << 16);
 #endif
 }
