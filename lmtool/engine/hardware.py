@@ -108,7 +108,7 @@ def check_formats(config: EngineConfig, device: torch.device) -> None:
     if config.kv_cache_dtype != "auto":
         raise ResourceError(
             f"--kv-cache-dtype {config.kv_cache_dtype} is for GPUs; the model would run on the CPU",
-            "leave it out: on a CPU keys and values are float16, beside float32 weights float32",
+            "leave it out: on a CPU keys and values have 16 bits, beside float32 weights 32",
         )
 
 

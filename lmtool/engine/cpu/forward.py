@@ -58,7 +58,8 @@ class CompiledLayer:
 class CompiledForward:
     """A `Forward` in float32, weights stored as `dtype`, which inputs of products may be rounded to.
 
-    Keys and values are stored in float16 beside weights of less than 32 bits.
+    Keys and values are stored in float16 beside weights of less than 32 bits, those beyond its range as its largest
+    number, 65504.
 
     A row's bits are the same in any batch, alone as well, and however its stream is cut into steps. No other pass can
     read its cache: keys are transposed within their blocks, [D, BLOCK_TOKENS] each.

@@ -115,6 +115,20 @@ def test_a_quantized_engine_says_so(kernels, engine_of, quantize):
     assert engine.info_now.dtype == quantize
 
 
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({"dtype": "float32"}, torch.float32),
+        ({"dtype": "bfloat16"}, torch.float16),
+        ({"quantize": "int8"}, torch.float16),
+        ({"quantize": "int4"}, torch.float16),
+    ],
+)
+def test_how_keys_and_values_are_stored(own_kernels, engine_of, chosen, expected):
+    """As exactly as the weights are worth."""
+    assert engine_of("llama", **chosen)._runner.cache.dtype == expected
+
+
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
 def test_what_cannot_be_quantized(checkpoint, quantize):
     """Says what it takes."""
