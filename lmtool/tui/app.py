@@ -180,7 +180,7 @@ class InspectorApp(ActionContext):
             return
         while not self.view.state.streams or any(one.ended is None for one in self.view.state.streams):  # noqa: ASYNC110 - as the frames do
             await asyncio.sleep(FIGURES_EVERY)
-        if self.screen is self.main:
+        if self.top_screen is self.main:
             compare(self)
 
     def _give_tip(self) -> None:
@@ -315,7 +315,7 @@ class InspectorApp(ActionContext):
         drawn = (len(view.state.tokens), len(view.state.frames), view.time)
         figures = self.is_changed or now - self._figures_at >= FIGURES_EVERY
         latest = self._figures_of if figures else self._drawn  # what comes last must not leave older figures behind
-        if not self.is_changed and (drawn == latest or self.screen is not self.main):
+        if not self.is_changed and (drawn == latest or self.top_screen is not self.main):
             return False
         self._drawn, self.is_changed = drawn, False
         if figures:

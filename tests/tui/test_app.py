@@ -84,6 +84,16 @@ class TestApp:
         spool.close()
         assert isinstance(app.failure, ConnectError)
 
+    async def test_a_frame_while_the_app_ends(self) -> None:
+        """Screens go before timers: a frame between the two, with tokens that came last, finds none."""
+        async with watching() as seen:
+            seen.source.push([tokens(1.0, (2, 8, -0.5))])
+        app = seen.app
+        assert not app.screen_stack
+        app.is_changed = False
+        app._drawn = app._figures_of = (-1, -1, -1.0)
+        assert not app._draw(0.0)
+
     async def test_what_comes_last_is_counted(self) -> None:
         """Counts and states are drawn now and then; the last of them too, though nothing comes after it."""
         async with watching() as seen:

@@ -363,6 +363,14 @@ class TestScreen:
             assert len(keys) == 2
             assert all(segment.style is not None and segment.style.bold for segment in keys)
 
+    async def test_a_look_while_the_app_ends(self, tmp_path: Path) -> None:
+        """Screens go before timers: a look between the two finds none, and does nothing."""
+        async with touring(tmp_path) as tour:
+            step = tour.step
+        assert not tour.app.screen_stack
+        tour.app.follow()
+        assert tour.step == step
+
     def test_the_tours_own_action_is_free(self) -> None:
         """No action of the inspector has its keys."""
         from lmtool.tui.keymap import ACTIONS

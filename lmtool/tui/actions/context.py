@@ -21,6 +21,8 @@ from lmtool.tui.view import View
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from textual.screen import Screen
+
     from lmtool.tui.action import Action, Keymap
     from lmtool.tui.documents.document import Document
     from lmtool.tui.options import InspectorOptions
@@ -66,6 +68,12 @@ class ActionContext(App[int]):
         """Shown in place of the footer: text, whether it is a warning, until when by the monotonic clock."""
         self.is_changed = True
         """Whether everything is to be drawn with the next frame."""
+
+    @property
+    def top_screen(self) -> Screen[object] | None:
+        """What is open on top; None while the app ends, as its screens go before its timers and workers."""
+        stack = self.screen_stack
+        return stack[-1] if stack else None
 
     def do(self, action: Action[ActionContext]) -> None:
         """Run an action, or say why it is unavailable. The cursor is in sight afterwards where it moved."""

@@ -93,7 +93,9 @@ class TourApp(InspectorApp):
     # Steps.
 
     def follow(self) -> None:
-        """Go on as far as steps are done."""
+        """Go on as far as steps are done; no further once the app ends."""
+        if self.top_screen is None:
+            return
         while (step := self.progress.step) is not None:
             if step.done(self):
                 self._advance()
@@ -106,7 +108,7 @@ class TourApp(InspectorApp):
                     self._is_performed = True
             else:
                 break
-        if self._is_covered != (self.screen is not self.main):
+        if self._is_covered != (self.top_screen is not self.main):
             self._is_covered = not self._is_covered
             self.changed()
 
@@ -173,7 +175,7 @@ class TourApp(InspectorApp):
                 "This step is done for you, as soon as it can be; {tour_skip} again leaves it out."
             )  # fmt: skip
         text = step.other_text(self) or step.text
-        covers = self.screen is not self.main and step.actions
+        covers = self.top_screen is not self.main and step.actions
         return f"{text} ({{esc}} closes what is open.)" if covers else text
 
     def _title(self, columns: int, *, slim: bool) -> Line:
@@ -183,7 +185,7 @@ class TourApp(InspectorApp):
         way = [Run(glyphs.line * place, "accent"), Run(glyphs.knob, "accent")]
         way.append(Run(glyphs.rule * (len(STEPS) - place), "dim"))
         keys: Line = []
-        if step is not None and self.screen is self.main:  # what is open over the panes has keys of its own
+        if step is not None and self.top_screen is self.main:  # what is open over the panes has keys of its own
             keys = [Run(key_of(self, SKIP.id), "key"), Run(" skips  ", "dim")]
             keys += [Run(key_of(self, "quit"), "key"), Run(" leaves" if slim else " leaves for later", "dim")]
         line = fitted([Run(name, "title"), Run("  "), *way, Run("  ")], columns - length(keys))

@@ -87,11 +87,12 @@ def _branched(app: ActionContext) -> bool:
 
 
 def _compared(app: ActionContext) -> bool:
-    return isinstance(app.screen, ReadingScreen) and isinstance(app.screen.document, ComparisonDocument)
+    screen = app.top_screen
+    return isinstance(screen, ReadingScreen) and isinstance(screen.document, ComparisonDocument)
 
 
 def _closed(app: ActionContext) -> bool:
-    return app.screen is app.main
+    return app.top_screen is app.main
 
 
 # How the tour does it.
