@@ -19,6 +19,9 @@ TIES = {"float32": 0.003, "float16": 0.02, "bfloat16": 0.06, "int8": 0.25, "int4
 RATES = ("decode", "decode_cpu", "prefill", "prefill_cpu")
 """Tokens per second of decoding and prefill, by the wall clock and by CPU time."""
 
+WAITS = ("first_mean", "first_last", "gap")
+"""Seconds until a stream's first token (mean of all streams, and the last one), and the longest between two tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -31,6 +34,8 @@ class Timing:
     decode_s: float
     prefill_cpu_s: float
     decode_cpu_s: float
+    waits: Mapping[str, float] = field(default_factory=dict)
+    """By name, see `WAITS`; empty of an engine that does not tell when each token came."""
 
     @property
     def rates(self) -> dict[str, float]:
@@ -84,6 +89,8 @@ class Standing:
     """By name, see `RATES`."""
     ratios: Mapping[str, Spread] = field(default_factory=dict)
     """Our rates over this contestant's, within each round; empty for ours."""
+    waits: Mapping[str, Spread] = field(default_factory=dict)
+    """By name, see `WAITS`; empty where it does not tell."""
 
 
 def timing(answer: Mapping[str, Any], prompt_tokens: int, output: int) -> Timing:
@@ -98,7 +105,8 @@ def timing(answer: Mapping[str, Any], prompt_tokens: int, output: int) -> Timing
     decode, decode_cpu = float(answer["total_s"]) - wall, float(answer["total_cpu_s"]) - cpu
     if min(wall, cpu, decode, decode_cpu) <= 0:
         raise ValueError("a run too short to be measured; use a longer --output-len")
-    return Timing(len(lengths) * (output - 1), prompt_tokens, wall, decode, cpu, decode_cpu)
+    waits: Mapping[str, float] = answer.get("waits") or {}
+    return Timing(len(lengths) * (output - 1), prompt_tokens, wall, decode, cpu, decode_cpu, waits)
 
 
 def rotate(items: Sequence[T], turn: int) -> list[T]:
@@ -145,5 +153,7 @@ def standings(rounds: Sequence[Round], ours: str) -> dict[str, Standing]:
         if name != ours and ours in rates:
             pairs = list(zip(rates[ours], own, strict=True))
             ratios = {kind: spread([best[kind] / peer[kind] for best, peer in pairs]) for kind in RATES}
-        by_name[name] = Standing({kind: spread([one[kind] for one in own]) for kind in RATES}, ratios)
+        timings = [one.timings[name] for one in steady]
+        waits = {kind: spread([one.waits[kind] for one in timings]) for kind in WAITS if kind in timings[0].waits}
+        by_name[name] = Standing({kind: spread([one[kind] for one in own]) for kind in RATES}, ratios, waits)
     return by_name

@@ -6,22 +6,33 @@ import platform
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from lmtool.bench.contest import standings
+from lmtool.bench.contest import WAITS, standings
 from lmtool.bench.contestants import AUTO
 from lmtool.bench.result import Metric, outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lmtool.bench.checkpoint import Checkpoint
     from lmtool.bench.contest import Agreement, Round, Standing
     from lmtool.bench.contestants import Contestant
     from lmtool.bench.record import Spread
 
-NARROW = 84
-"""Columns below which the card leaves out its least important columns."""
+TITLES = (
+    *("", "decode tok/s", "of limit", "ours ÷ it", "per CPU-s", "ours ÷ it", "prefill"),
+    *("first s", "all first s", "gap s"),
+    "ids",
+)
+"""Of the card's columns; those of the second line are `contest.WAITS`."""
+CHOICES = (range(len(TITLES)), (*range(7), 10), (*range(4), 10))
+"""Columns that a card has: the first choice that fits, or the last one."""
+PADDING = 2
+"""Of a column, both sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,7 @@ def as_outcome(report: EngineReport) -> dict[str, Any]:
 def _result(report: EngineReport, name: str, batch: int, standing: Standing) -> dict[str, Any]:
     agreement, rounds = report.agreements[name], report.rounds[batch]
     ratios = {kind: {"median": one.median, "min": one.low, "max": one.high} for kind, one in standing.ratios.items()}
+    waits = {kind: one.median for kind, one in standing.waits.items()}
     return {
         "contestant": name,
         "batch": batch,
@@ -148,6 +160,8 @@ def _result(report: EngineReport, name: str, batch: int, standing: Standing) -> 
         "prefill_tok_per_s": standing.rates["prefill"].median,
         "prefill_tok_per_cpu_s": standing.rates["prefill_cpu"].median,
         "ours_over_this": ratios,
+        "first_token_s": {"mean": waits["first_mean"], "last": waits["first_last"]} if waits else None,
+        "longest_gap_s": waits.get("gap"),
         "rounds": {"steady": sum(one.steady for one in rounds), "disturbed": sum(not one.steady for one in rounds)},
         "ids": {
             "agree": agreement.holds,
@@ -171,7 +185,7 @@ def engine_card(report: EngineReport, columns: int) -> Group:
     machine = f"{ours}memory {report.bandwidth / 1e9:.1f} GB/s · products {products}"
     parts: list[Text | Table] = [Text(head, "bold"), Text(machine, "dim")]
     for batch in bench.batch:
-        parts += [Text(), _title(report, batch), _table(report, batch, narrow=columns < NARROW)]
+        parts += [Text(), _title(report, batch), _table(report, batch, columns)]
     notes = [f"{name}: {reason}" for name, reason in report.failures.items()]
     notes += [
         f"{name}: ids differ from transformers float32, its figures are not valid"
@@ -189,28 +203,38 @@ def _title(report: EngineReport, batch: int) -> Text:
     return Text(f"batch {batch}  ({shape}; {len(rounds) - unsteady} rounds{dropped})")
 
 
-def _table(report: EngineReport, batch: int, *, narrow: bool) -> Table | Text:
+def _table(report: EngineReport, batch: int, columns: int) -> Table | Text:
     standings = report.standings(batch)
     if not standings:
         return Text("no round was steady; measure again when the machine is quiet", "yellow")
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    table.add_column("", no_wrap=True)
-    titles = ["decode tok/s", "of limit", "ours ÷ it", "per CPU-s", "ours ÷ it", "prefill", "ids"]
-    for title in titles[:3] + titles[-1:] if narrow else titles:
-        table.add_column(title, justify="right")
-    for name, standing in standings.items():
-        row = [
+    rows = [
+        (
+            name,
             f"{standing.rates['decode'].median:.1f}",
             f"{report.share_of_limit(name, batch, standing):.0%}",
             ratio(standing.ratios.get("decode")),
             f"{standing.rates['decode_cpu'].median:.1f}",
             ratio(standing.ratios.get("decode_cpu")),
             f"{standing.rates['prefill'].median:.0f}",
+            *(seconds(standing.waits.get(kind)) for kind in WAITS),
             _verdict(report.agreements[name]),
-        ]
-        style = None if report.is_valid(name) else "dim"
-        table.add_row(name, *(row[:3] + row[-1:] if narrow else row), style=style)
+        )
+        for name, standing in standings.items()
+    ]
+    shown = _fitting([TITLES, *rows], columns)
+    table = Table(box=None, pad_edge=False, padding=(0, PADDING // 2))
+    for place in shown:
+        table.add_column(TITLES[place], justify="right" if place else "left", no_wrap=not place, overflow="fold")
+    for row in rows:
+        table.add_row(*(row[place] for place in shown), style=None if report.is_valid(row[0]) else "dim")
     return table
+
+
+def _fitting(rows: Sequence[Sequence[str]], columns: int) -> Sequence[int]:
+    """The first of the `CHOICES` that needs no more columns of the terminal than there are, or the last one."""
+    widths = [max(map(cell_len, cells)) + PADDING for cells in zip(*rows, strict=True)]
+    fitting = (choice for choice in CHOICES if sum(widths[place] for place in choice) - PADDING <= columns)
+    return next(fitting, CHOICES[-1])
 
 
 def _verdict(agreement: Agreement) -> str:
@@ -222,3 +246,10 @@ def _verdict(agreement: Agreement) -> str:
 def ratio(spread: Spread | None) -> str:
     """`1.93 (1.88-1.97)`, or an empty string."""
     return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})" if spread is not None else ""
+
+
+def seconds(spread: Spread | None) -> str:
+    """The median with three digits at least, or an empty string."""
+    if spread is None:
+        return ""
+    return f"{spread.median:.0f}" if spread.median >= 100 else f"{spread.median:.3g}"

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from lmtool.chat.interleave import Piece
     from lmtool.chat.render import StyledOutput
 
+LEAVES = "Ctrl-C again or Ctrl-D leaves"
+"""Said where Ctrl-C had nothing to end."""
 MIN_COLUMNS = 20
 """A narrower terminal is treated as having this many columns."""
 _COLOR_DEPTHS = {"256": ColorDepth.DEPTH_8_BIT, "16": ColorDepth.DEPTH_4_BIT}

@@ -57,8 +57,11 @@ class _Chat:
         self._stats = stats
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._answering: asyncio.Task[None] | None = None
+        self._interrupted = False
+        """Whether Ctrl-C leaves."""
 
     async def run(self) -> None:
+        """Answer lines until their end. Raises KeyboardInterrupt where Ctrl-C leaves."""
         reader = asyncio.create_task(self._read())
         try:
             while (line := await self._lines.get()) is not None:
@@ -71,16 +74,27 @@ class _Chat:
                 self._answering = None
         finally:
             reader.cancel()
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     async def _read(self) -> None:
-        """Take what the user types; Ctrl-C cancels an answer, and leaves where there is none."""
-        while (event := await self._console.events.get()) != "end":
+        """Take what the user types; Ctrl-C cancels an answer, or clears the line, and twice with neither leaves."""
+        from lmtool.chat.console import LEAVES
+
+        warned = False
+        while not self._interrupted and (event := await self._console.events.get()) != "end":
             if event != "interrupt":
+                warned = False
                 self._lines.put_nowait(event.text)
             elif self._answering is not None:
                 self._answering.cancel()
+            elif self._console.clear_line():
+                warned = False
+            elif warned:
+                self._interrupted = True
             else:
-                break
+                warned = True
+                self._console.say(LEAVES)
         self._lines.put_nowait(None)
 
     async def _answer(self, line: str) -> None:

@@ -12,7 +12,7 @@ from prompt_toolkit.completion import Completer, Completion
 from lmtool.chat.actions import ConversationActions
 from lmtool.chat.attachments import attach_files
 from lmtool.chat.commands import completions, last_word, run_command
-from lmtool.chat.console import Event, Submit, open_console
+from lmtool.chat.console import LEAVES, Event, Submit, open_console
 from lmtool.chat.conversation import Conversation, EditPrompt, SendAgain
 from lmtool.chat.interleave import Interleaver, Piece
 from lmtool.chat.keeping import keep_conversation
@@ -186,7 +186,7 @@ class Repl:
             raise KeyboardInterrupt
         else:
             self._warned = True
-            self._say("Ctrl-C again or Ctrl-D leaves")
+            self._say(LEAVES)
 
     async def _on_line(self, line: str) -> None:
         if not line.strip():

@@ -7,8 +7,8 @@ import pytest
 from lmtool.bench.contest import Round, Timing, agreement, clearest_prompts, rotate, standings, timing
 
 
-def timing_at(rate: float) -> Timing:
-    return Timing(100, 16, 0.5, 100 / rate, 0.25, 50 / rate)
+def timing_at(rate: float, **waits: float) -> Timing:
+    return Timing(100, 16, 0.5, 100 / rate, 0.25, 50 / rate, waits)
 
 
 def test_each_is_first_in_turn() -> None:
@@ -43,6 +43,21 @@ def test_ratios_are_taken_within_a_round() -> None:
     ours = by_name["ours"].rates
     assert ours["decode"].median == pytest.approx(90)
     assert ours["decode_cpu"].median == pytest.approx(180)
+
+
+def test_waits_are_those_of_steady_rounds() -> None:
+    """In seconds; of an engine that does not tell there are none."""
+    rounds = [
+        Round({"ours": timing_at(2, first_mean=1, first_last=2, gap=gap), "peer": timing_at(1)}, 1, after)
+        for gap, after in ((0.25, 1), (0.5, 1), (0.75, 1), (9.0, 2))
+    ]
+    by_name = standings(rounds, "ours")
+    assert {name: one.median for name, one in by_name["ours"].waits.items()} == {
+        "first_mean": 1,
+        "first_last": 2,
+        "gap": 0.5,
+    }
+    assert by_name["peer"].waits == {}
 
 
 def test_no_steady_round_no_numbers() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from lmtool.bench.peers import (
     onnxruntime_peer,
     transformers_peer,
 )
-from lmtool.bench.peers.worker import MODULES, call, timed
+from lmtool.bench.peers.worker import MODULES, call, timed, waits
 from lmtool.engine.random_model import SHAPES
 from lmtool.errors import ConnectError, ResourceError, TimeLimitError
 
@@ -71,6 +72,26 @@ class TestGreedyIds:
             assert peer.about()["dtype"] == "float32"
             assert peer.generate(PROMPTS, OUTPUT) == right
             assert peer.generate(PROMPTS[1:2], 2) == [right[1][:2]]
+
+    def test_ours_tells_when_each_token_came(self, settings: dict[str, Any]) -> None:
+        """In order, within the run."""
+        with contextlib.closing(lmtool_peer.Peer(settings)) as peer:
+            start = time.perf_counter()
+            peer.generate(PROMPTS, OUTPUT)
+            end = time.perf_counter()
+        assert [len(own) for own in peer.times] == [OUTPUT] * len(PROMPTS)
+        assert all([start, *own, end] == sorted([start, *own, end]) for own in peer.times)
+
+    @pytest.mark.peer
+    @pytest.mark.parametrize("name", ["llamacpp", "vllm"])
+    async def test_others_that_tell_when_each_token_came(self, name: str, settings: dict[str, Any]) -> None:
+        """Its own run has waits: first tokens, then gaps."""
+        async with foreign(name, settings) as peer:
+            await peer.start(300)
+            answer = await peer.call(300, "timed", first=PROMPTS, then=PROMPTS, output=OUTPUT)
+        found = answer["waits"]
+        assert 0 < found["first_mean"] <= found["first_last"] < answer["total_s"]
+        assert 0 < found["gap"] < answer["total_s"]
 
     @pytest.mark.peer
     @pytest.mark.parametrize(
@@ -257,6 +278,13 @@ class TestWorker:
         assert answer["lengths"] == [5]
         assert answer["prefill_s"] >= 0
         assert answer["rss_bytes"] > 1_000_000
+        assert answer["waits"] is None
+
+    def test_how_long_streams_waited(self) -> None:
+        """First tokens from the run's start on, in the mean and the last one; the longest gap of any stream."""
+        found = waits([[10.5, 10.75, 12.0], [11.5, 11.75]], 10.0)
+        assert found == {"first_mean": 1.0, "first_last": 1.5, "gap": 1.25}
+        assert waits([[10.5]], 10.0) == {"first_mean": 0.5, "first_last": 0.5, "gap": 0.0}
 
     def test_calls(self) -> None:
         """`greedy`, and the peer's own methods by name."""

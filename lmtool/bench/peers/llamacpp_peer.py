@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ class Peer:
             raise RuntimeError(f"llama.cpp cannot load {path.name}")
         self._vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         self._context = self._open(settings["threads"], settings["streams"], settings["tokens"])
+        self.times: list[list[float]] = []
 
     def _open(self, threads: int, streams: int, tokens: int) -> Any:
         c = self._c
@@ -63,9 +65,12 @@ class Peer:
         self._c.llama_memory_clear(self._c.llama_get_memory(self._context), True)  # noqa: FBT003  # its signature
         ids: list[list[int]] = [[] for _ in prompts]
         parts = [(number, 0, prompt) for number, prompt in enumerate(prompts)]
+        steps = list[float]()
+        self.times = [steps] * len(prompts)
         while True:
             for own, token in zip(ids, self._step(parts), strict=True):
                 own.append(token)
+            steps.append(time.perf_counter())
             if len(ids[0]) == output:
                 return ids
             parts = [(n, len(prompts[n]) + len(own) - 1, own[-1:]) for n, own in enumerate(ids)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ class Peer:
 
         self._engine = load_engine(settings["model"], _config(settings))
         self._loop = asyncio.new_event_loop()
+        self.times: list[list[float]] = []
 
     def about(self) -> dict[str, Any]:
         """Versions, dtype, kernels and size."""
@@ -49,13 +51,16 @@ class Peer:
 
     async def _generate(self, prompts: list[list[int]], output: int) -> list[list[int]]:
         ids: list[list[int]] = [[] for _ in prompts]
+        times = self.times = [[] for _ in prompts]
         left, done, errors = len(prompts), asyncio.Event(), list[str]()
 
         def sink(outputs: Sequence[TokenOutput]) -> None:
             nonlocal left
+            now = time.perf_counter()
             for one in outputs:
                 if one.token is not None:
                     ids[int(str(one.stream_id))].append(one.token)
+                    times[int(str(one.stream_id))].append(now)
                 errors.extend([one.error] if one.error else [])
                 left -= one.last
             if not left:

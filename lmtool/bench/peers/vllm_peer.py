@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 GPU_SHARE = 0.4
@@ -26,7 +27,7 @@ class Peer:
         from vllm import LLM
 
         self._dtype = settings["dtype"]
-        self._model = LLM(
+        model = LLM(
             settings["model"],
             skip_tokenizer_init=True,
             dtype=self._dtype,
@@ -36,6 +37,9 @@ class Peer:
             disable_log_stats=True,
             **more,
         )
+        self._engine = model.llm_engine
+        self._runs = 0
+        self.times: list[list[float]] = []
 
     def about(self) -> dict[str, Any]:
         """Version and dtype."""
@@ -44,10 +48,27 @@ class Peer:
         return {"versions": {"vllm": vllm.__version__}, "dtype": self._dtype}
 
     def generate(self, prompts: list[list[int]], output: int) -> list[list[int]]:
-        """See `worker.Peer`."""
+        """See `worker.Peer`. Steps the engine itself, as `LLM.generate` would, which tells of ended streams only."""
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
-        greedy = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True, detokenize=False)
-        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-        results = self._model.generate(requests, greedy, use_tqdm=False)
-        return [list(result.outputs[0].token_ids) for result in results]
+        greedy = SamplingParams(
+            temperature=0.0,
+            max_tokens=output,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        self._runs += 1
+        numbers = {f"{self._runs}-{number}": number for number in range(len(prompts))}
+        for name, number in numbers.items():
+            self._engine.add_request(name, {"prompt_token_ids": prompts[number]}, greedy)
+        ids: list[list[int]] = [[] for _ in prompts]
+        self.times = [[] for _ in prompts]
+        while self._engine.has_unfinished_requests():
+            for result in self._engine.step():
+                number = numbers[result.request_id]
+                new = result.outputs[0].token_ids
+                ids[number] += new
+                self.times[number] += [time.perf_counter()] * len(new)
+        return ids

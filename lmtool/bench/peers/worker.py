@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lmtool.errors import LmtoolError
@@ -43,7 +44,11 @@ class Peer(Protocol):
         """A description: `versions` at least."""
 
     def generate(self, prompts: list[list[int]], output: int) -> list[list[int]]:
-        """Continue all prompts at once, greedily, `output` tokens each, ignoring eos."""
+        """Continue all prompts at once, greedily, `output` tokens each, ignoring eos.
+
+        An engine that gives tokens one by one also leaves in `times` when each came, a list a stream, by
+        `time.perf_counter`.
+        """
 
 
 def main(words: list[str]) -> None:
@@ -81,13 +86,15 @@ def call(peer: Any, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def timed(peer: Peer, first: list[list[int]], then: list[list[int]], output: int) -> dict[str, Any]:
-    """Wall and CPU seconds of the prompts alone (one token each), and of a whole run on other prompts.
+    """Wall and CPU seconds of the prompts alone (one token each), and of a whole run on other prompts; its `waits`.
 
     Others of the same lengths, because an engine may cache prefixes. Decoding takes the difference.
     """
     prefill, _ = _measured(lambda: peer.generate(first, 1))
+    start = time.perf_counter()
     total, ids = _measured(lambda: peer.generate(then, output))
     return {
+        "waits": waits(getattr(peer, "times", None), start),
         "prefill_s": prefill[0],
         "prefill_cpu_s": prefill[1],
         "total_s": total[0],
@@ -101,6 +108,15 @@ def _measured(work: Callable[[], list[list[int]]]) -> tuple[tuple[float, float],
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     return (time.perf_counter() - wall, time.process_time() - cpu), result
+
+
+def waits(times: list[list[float]] | None, start: float) -> dict[str, float] | None:
+    """How long the streams of a run waited, in seconds, see `contest.WAITS`; None of an engine that does not tell."""
+    if times is None:
+        return None
+    firsts = [own[0] - start for own in times]
+    gaps = [after - before for own in times for before, after in pairwise(own)]
+    return {"first_mean": sum(firsts) / len(firsts), "first_last": max(firsts), "gap": max(gaps, default=0.0)}
 
 
 def peak_memory() -> int:
