@@ -19,8 +19,9 @@ TIES = {"float32": 0.003, "float16": 0.02, "bfloat16": 0.06, "int8": 0.25, "int4
 RATES = ("decode", "decode_cpu", "prefill", "prefill_cpu")
 """Tokens per second of decoding and prefill, by the wall clock and by CPU time."""
 
-WAITS = ("first_mean", "first_last", "gap")
-"""Seconds until a stream's first token (mean of all streams, and the last one), and the longest between two tokens."""
+WAITS = ("first_mean", "first_last", "itl", "gap")
+"""Seconds until a stream's first token (mean of all streams, and the last one), and between two tokens of a stream
+(inter-token latency: the median, and the longest)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 TITLES = (
     *("", "decode tok/s", "of limit", "ours ÷ it", "per CPU-s", "ours ÷ it", "prefill"),
-    *("first s", "all first s", "gap s"),
+    *("first s", "all first s", "ITL s", "longest s"),
     "ids",
 )
 """Of the card's columns; those of the second line are `contest.WAITS`."""
-CHOICES = (range(len(TITLES)), (*range(7), 10), (*range(4), 10))
+CHOICES = (range(len(TITLES)), (*range(7), 11), (*range(4), 11))
 """Columns that a card has: the first choice that fits, or the last one."""
 PADDING = 2
 """Of a column, both sides."""
@@ -161,7 +161,7 @@ def _result(report: EngineReport, name: str, batch: int, standing: Standing) -> 
         "prefill_tok_per_cpu_s": standing.rates["prefill_cpu"].median,
         "ours_over_this": ratios,
         "first_token_s": {"mean": waits["first_mean"], "last": waits["first_last"]} if waits else None,
-        "longest_gap_s": waits.get("gap"),
+        "inter_token_s": {"median": waits["itl"], "longest": waits["gap"]} if waits else None,
         "rounds": {"steady": sum(one.steady for one in rounds), "disturbed": sum(not one.steady for one in rounds)},
         "ids": {
             "agree": agreement.holds,

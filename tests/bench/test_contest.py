@@ -48,13 +48,14 @@ def test_ratios_are_taken_within_a_round() -> None:
 def test_waits_are_those_of_steady_rounds() -> None:
     """In seconds; of an engine that does not tell there are none."""
     rounds = [
-        Round({"ours": timing_at(2, first_mean=1, first_last=2, gap=gap), "peer": timing_at(1)}, 1, after)
+        Round({"ours": timing_at(2, first_mean=1, first_last=2, itl=0.1, gap=gap), "peer": timing_at(1)}, 1, after)
         for gap, after in ((0.25, 1), (0.5, 1), (0.75, 1), (9.0, 2))
     ]
     by_name = standings(rounds, "ours")
     assert {name: one.median for name, one in by_name["ours"].waits.items()} == {
         "first_mean": 1,
         "first_last": 2,
+        "itl": 0.1,
         "gap": 0.5,
     }
     assert by_name["peer"].waits == {}

@@ -91,7 +91,7 @@ class TestGreedyIds:
             answer = await peer.call(300, "timed", first=PROMPTS, then=PROMPTS, output=OUTPUT)
         found = answer["waits"]
         assert 0 < found["first_mean"] <= found["first_last"] < answer["total_s"]
-        assert 0 < found["gap"] < answer["total_s"]
+        assert 0 < found["itl"] <= found["gap"] < answer["total_s"]
 
     @pytest.mark.peer
     @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ class TestWorker:
     def test_how_long_streams_waited(self) -> None:
         """First tokens from the run's start on, in the mean and the last one; the longest gap of any stream."""
         found = waits([[10.5, 10.75, 12.0], [11.5, 11.75]], 10.0)
-        assert found == {"first_mean": 1.0, "first_last": 1.5, "gap": 1.25}
-        assert waits([[10.5]], 10.0) == {"first_mean": 0.5, "first_last": 0.5, "gap": 0.0}
+        assert found == {"first_mean": 1.0, "first_last": 1.5, "itl": 0.25, "gap": 1.25}
+        assert waits([[10.5]], 10.0) == {"first_mean": 0.5, "first_last": 0.5, "itl": 0.0, "gap": 0.0}
 
     def test_calls(self) -> None:
         """`greedy`, and the peer's own methods by name."""

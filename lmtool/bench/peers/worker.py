@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from itertools import pairwise
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lmtool.errors import LmtoolError
@@ -116,7 +117,12 @@ def waits(times: list[list[float]] | None, start: float) -> dict[str, float] | N
         return None
     firsts = [own[0] - start for own in times]
     gaps = [after - before for own in times for before, after in pairwise(own)]
-    return {"first_mean": sum(firsts) / len(firsts), "first_last": max(firsts), "gap": max(gaps, default=0.0)}
+    return {
+        "first_mean": fmean(firsts),
+        "first_last": max(firsts),
+        "itl": median(gaps or [0.0]),
+        "gap": max(gaps, default=0.0),
+    }
 
 
 def peak_memory() -> int:
