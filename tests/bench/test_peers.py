@@ -284,6 +284,7 @@ class TestWorker:
         """First tokens from the run's start on, in the mean and the last one; the longest gap of any stream."""
         found = waits([[10.5, 10.75, 12.0], [11.5, 11.75]], 10.0)
         assert found == {"first_mean": 1.0, "first_last": 1.5, "itl": 0.25, "gap": 1.25}
+        assert waits([[10.5], []], 10.0) is None
         assert waits([[10.5]], 10.0) == {"first_mean": 0.5, "first_last": 0.5, "itl": 0.0, "gap": 0.0}
 
     def test_calls(self) -> None:

@@ -112,8 +112,11 @@ def _measured(work: Callable[[], list[list[int]]]) -> tuple[tuple[float, float],
 
 
 def waits(times: list[list[float]] | None, start: float) -> dict[str, float] | None:
-    """How long the streams of a run waited, in seconds, see `contest.WAITS`; None of an engine that does not tell."""
-    if times is None:
+    """How long the streams of a run waited, in seconds, see `contest.WAITS`.
+
+    None of an engine that does not tell, and where a stream has no token: `contest.timing` refuses that run.
+    """
+    if times is None or not all(times):
         return None
     firsts = [own[0] - start for own in times]
     gaps = [after - before for own in times for before, after in pairwise(own)]
