@@ -29,8 +29,8 @@ TITLES = (
     "ids",
 )
 """Of the card's columns; those of the second line are `contest.WAITS`."""
-CHOICES = (range(len(TITLES)), (*range(7), 11), (*range(4), 11))
-"""Columns that a card has: the first choice that fits, or the last one."""
+CHOICES = (range(len(TITLES)), (*range(7), 11), (*range(4), 11), (0, 1, 3))
+"""Columns that a card has: the first choice that fits, or the last one. Whose ids are wrong is also told below it."""
 PADDING = 2
 """Of a column, both sides."""
 
@@ -188,9 +188,10 @@ def engine_card(report: EngineReport, columns: int) -> Group:
         parts += [Text(), _title(report, batch), _table(report, batch, columns)]
     notes = [f"{name}: {reason}" for name, reason in report.failures.items()]
     notes += [
-        f"{name}: ids differ from transformers float32, its figures are not valid"
-        for name in report.agreements
-        if not report.is_valid(name)
+        f"{name}: {'ids differ from' if agreement.wrong else 'no ids could be compared with'} transformers float32, "
+        "its figures are not valid"
+        for name, agreement in report.agreements.items()
+        if not agreement.holds
     ]
     return Group(*parts, *(Text(note, "yellow") for note in notes))
 
