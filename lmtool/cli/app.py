@@ -131,9 +131,10 @@ def _without_vllm_flags(words: list[str], command: Any) -> list[str]:
     from lmtool.cli.error_report import reporting
     from lmtool.cli.vllm_flags import translate
 
-    own = {"--help", *(name for one in command.params for name in (*one.opts, *one.secondary_opts))}
+    options = [one for one in command.params if one.param_type_name == "option"]
+    own = {name: not (one.is_flag or one.count) for one in options for name in (*one.opts, *one.secondary_opts)}
     with reporting(Common()):
-        return translate(words, own)
+        return translate(words, {"--help": False, **own})
 
 
 def _placeholder():  # type: ignore[no-untyped-def] # noqa: ANN202 - typer would evaluate an annotation for each command

@@ -5,17 +5,51 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lmtool.errors import UsageError
 
+LETTERS = {
+    "-ac": "--attention-config",
+    "-asc": "--api-server-count",
+    "-cc": "--compilation-config",
+    "-dc": "--diffusion-config",
+    "-dcp": "--decode-context-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpa": "--data-parallel-address",
+    "-dpb": "--data-parallel-backend",
+    "-dpe": "--data-parallel-external-lb",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpl": "--data-parallel-size-local",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-dpn": "--data-parallel-rank",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpr": "--data-parallel-start-rank",
+    "-ep": "--enable-expert-parallel",
+    "-n": "--nnodes",
+    "-pcp": "--prefill-context-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-r": "--node-rank",
+    "-sc": "--speculative-config",
+    "-tp": "--tensor-parallel-size",
+}
+"""vLLM's short options; `-q` is missing, which is `--quiet` here unless a quantization method follows."""
+QUANTIZATION_METHODS = frozenset(
+    (
+        "auto_awq", "auto_gptq", "awq", "awq_marlin", "bitsandbytes", "compressed-tensors", "deepseek_v4_fp8",
+        "experts_int8", "fbgemm_fp8", "fp8", "fp8_per_block", "fp8_per_channel", "fp8_per_tensor", "fp_quant", "gguf",
+        "gpt_oss_mxfp4", "gptq", "gptq_marlin", "humming", "inc", "int8_per_channel_weight_only", "modelopt",
+        "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8", "nvfp4_per_token", "online",
+        "quark", "torchao",
+    )
+)  # fmt: skip
+"""Values of vLLM's `--quantization`."""
 RENAMED = {
     "--max-model-len": "--max-context",
     "--max-num-seqs": "--max-streams",
     "--max-num-batched-tokens": "--max-batch-tokens",
     "--kv-cache-memory-bytes": "--kv-cache-bytes",
     "--data-parallel-size": "--replicas",
-    "-dp": "--replicas",
     "--api-server-count": "",
 }
 """Options with a value that mean the same under another name; those without one are left out."""
@@ -35,15 +69,14 @@ SWITCHES = {
 """Options without a value; those that are always so here are left out."""
 ENGINE = {
     "--gpu-memory-utilization": "give the memory for keys and values in bytes: --kv-cache-bytes N",
-    "--quantization": "serve weights that are quantized already: a GGUF file with --backend llamacpp",
+    "--quantization": "quantize weights of 16 or 32 bits by --quantize int8, int4 or fp8, or serve a GGUF file",
     "--block-size": "leave it out: the size of cache blocks is chosen here",
     "--swap-space": "leave it out: nothing is swapped",
     "--cpu-offload-gb": "leave it out: weights stay on one device",
     "--speculative-config": "leave it out: drafts are made without a second model",
-    "--load-format": "leave it out: safetensors are read",
+    "--load-format": "leave it out: safetensors and GGUF files are read",
     "--max-lora-rank": "merge the adapter into the weights",
     "--pipeline-parallel-size": "leave it out, or --backend vllm",
-    "-pp": "leave it out, or --backend vllm",
     "--distributed-executor-backend": "leave it out, or --backend vllm",
     "--seed": "send seed with the request: without one each answer draws its own",
 }
@@ -91,17 +124,17 @@ DEFAULTS: Mapping[str, frozenset[str]] = {
     "--block-size": frozenset({"16"}),
     "--swap-space": frozenset({"4", "0"}),
     "--cpu-offload-gb": frozenset({"0"}),
-    "--load-format": frozenset({"auto", "safetensors"}),
+    "--load-format": frozenset({"auto", "safetensors", "hf", "gguf"}),
     "--max-lora-rank": frozenset({"16"}),
     "--pipeline-parallel-size": frozenset({"1"}),
-    "-pp": frozenset({"1"}),
+    "--quantization": frozenset({"gguf"}),
     "--seed": frozenset({"0"}),
 }
 """Values of `ENGINE`'s options that ask for nothing."""
 PASSED_SWITCHES = frozenset(
-    f"--{name}"
-    for name in (
-        "allow-deprecated-quantization", "async-scheduling", "calculate-kv-scales", "disable-cascade-attn",
+    (
+        "allow-deprecated-quantization", "async-scheduling", "calculate-kv-scales", "data-parallel-external-lb",
+        "data-parallel-hybrid-lb", "data-parallel-multi-port-external-lb", "disable-cascade-attn",
         "disable-custom-all-reduce", "disable-hybrid-kv-cache-manager", "disable-sliding-window", "enable-dbo",
         "enable-eplb", "enable-mm-embeds", "enable-prompt-embeds", "language-model-only", "skip-mm-profiling",
         "trust-remote-code",
@@ -114,51 +147,72 @@ _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
 _FACTORS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 
 
-def translate(words: Sequence[str], own: Collection[str] = ()) -> list[str]:
-    """Return the words behind `serve` with vLLM's options in ours; others, and what is behind `--`, stay.
+def translate(words: Sequence[str], own: Mapping[str, bool] | None = None) -> list[str]:
+    """Command line of `serve` with vLLM's options in ours; other words, and those after `--`, unchanged.
 
-    own: all options of `serve`. With them, and with `--backend vllm`, those that are neither are passed on to vLLM's
-    engine, as options of the backend.
+    own: the options of `serve`, each with whether it takes a value. With them, and with `--backend vllm`, options that
+    neither program's tables know are passed on to vLLM's engine, as options of the backend.
 
-    Raises `UsageError` for an option that only looks the same, with what to do instead.
+    Raises `UsageError` for an option that vLLM reads in another way, with what to do instead.
     """
     end = words.index("--") if "--" in words else len(words)
-    given = _Words(words[:end], own)
+    given = _Words(words[:end], own or {})
     return [*(word for part in given for word in part), *words[end:]]
 
 
 class _Words:
     """The words of a command line, read from the left."""
 
-    def __init__(self, words: Sequence[str], own: Collection[str]) -> None:
+    def __init__(self, words: Sequence[str], own: Mapping[str, bool]) -> None:
         self._left = list(words)
         self._own = own
         self._parts: dict[str, dict[str, object]] = {}
         """Members of options that are objects, given one by one as `--option.member`."""
         self._vllm = _names_vllm(words)
         self._model = any(word == "--model" or word.startswith("--model=") for word in words)
+        """Whether a model was named, so that further words after an option are its values, as vLLM reads them."""
 
     def __iter__(self) -> Iterator[list[str]]:
         """What each option, or each other word, becomes."""
         while self._left:
             word = self._left.pop(0)
+            if not word.startswith("-"):
+                self._model = True
+                yield [word]
+                continue
             name, equals, value = word.partition("=")
+            name = LETTERS.get(name, name)
             name = name.replace("_", "-") if name.startswith("--") else name  # vLLM takes both
-            if name.startswith("-") and equals:
+            if equals:
                 self._left.insert(0, value)
             read = self._reader(name)
-            if read is None and equals and name.startswith("-"):
-                self._left.pop(0)
-            yield [word] if read is None else read(name)
+            if read is None:
+                yield self._own_option(name, equals) if name in self._own else [self._unknown(name, word, equals)]
+            else:
+                yield read(name)
         for option, members in self._parts.items():
             yield _backend_option(option, json.dumps(members))
+
+    def _unknown(self, name: str, word: str, equals: str) -> str:
+        """An option of neither table: as it was typed, or in full, so that the error names what was meant."""
+        value = equals + self._left.pop(0) if equals else ""
+        return name + value if word.partition("=")[0] in LETTERS else word
+
+    def _own_option(self, name: str, equals: str) -> list[str]:
+        """An option of ours with its value, which may look like an option of vLLM's."""
+        if equals:
+            return [f"{name}={self._left.pop(0)}"]
+        return [name, self._left.pop(0)] if self._own[name] and self._left else [name]
 
     def _reader(self, name: str) -> Callable[[str], list[str]] | None:
         readers: list[tuple[object, Callable[[str], list[str]]]] = [
             (("--model",), lambda name: [self._value(name)]),
             (("--served-model-name",) if self._model else (), self._names),
+            (("--api-key",) if self._model else (), self._key),
+            (("-q",) if self._left[:1] and self._left[0] in QUANTIZATION_METHODS else (), self._quantization),
+            (("--quantization",), self._quantization),
             (("--allowed-origins",), self._origins),
-            (("--tensor-parallel-size", "-tp"), self._devices),
+            (("--tensor-parallel-size",), self._devices),
             (SWITCHES, lambda name: [SWITCHES[name]] if SWITCHES[name] else []),
             (RENAMED, self._renamed),
             (("--kv-cache-dtype",), self._cache_dtype),
@@ -179,8 +233,9 @@ class _Words:
         value = "true"
         if name.startswith("--no-"):
             option, value = f"--{name.removeprefix('--no-')}", "false"
-        elif name not in PASSED_SWITCHES and self._left and _is_value(self._left[0]):
-            value = self._left.pop(0)
+        elif name[2:] not in PASSED_SWITCHES and self._left and _is_value(self._left[0]):
+            values = [self._left.pop(0), *(self._further() if self._model else ())]
+            value = values[0] if len(values) == 1 else json.dumps([_json(one) for one in values])
         if not member or value == "false":
             return _backend_option(option, value)
         self._parts.setdefault(option, {})[member.replace("-", "_")] = _json(value)
@@ -191,12 +246,30 @@ class _Words:
             raise UsageError(f"{name} needs a value", "see: lmtool serve --help")
         return self._left.pop(0)
 
-    def _names(self, name: str) -> list[str]:
-        """Names up to the next option; `--model` tells that none of them is the model."""
-        words = [name, self._value(name)]
-        while self._left and not self._left[0].startswith("-"):
-            words += [name, self._left.pop(0)]
+    def _further(self) -> list[str]:
+        """Words up to the next option: more values of an option that takes several."""
+        words = list(itertools.takewhile(lambda word: not word.startswith("-"), self._left))
+        del self._left[: len(words)]
         return words
+
+    def _names(self, name: str) -> list[str]:
+        names = [self._value(name), *self._further()]
+        return [word for one in names for word in (name, one)]
+
+    def _key(self, name: str) -> list[str]:
+        """One key; vLLM takes several, and a second one is not a model."""
+        key = self._value(name)
+        if more := self._further():
+            raise UsageError(
+                f"{name} takes one key, but {1 + len(more)} words follow it",
+                "for several keys: --api-keys FILE; to serve several models, name them before the options",
+            )
+        return [name, key]
+
+    def _quantization(self, name: str) -> list[str]:
+        if self._left[:1] == ["fp8"] and not self._vllm:
+            return ["--quantize", self._value(name)]
+        return self._engine("--quantization")
 
     def _origins(self, name: str) -> list[str]:
         value = self._value(name)
@@ -224,7 +297,7 @@ class _Words:
     def _engine(self, name: str) -> list[str]:
         value = self._value(name)
         if self._vllm:
-            return _backend_option({"-pp": "--pipeline-parallel-size"}.get(name, name), value)
+            return _backend_option(name, value)
         return [] if value in DEFAULTS.get(name, ()) else _refuse(name, ENGINE[name])
 
     def _cache_dtype(self, name: str) -> list[str]:

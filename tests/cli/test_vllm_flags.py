@@ -22,6 +22,14 @@ if TYPE_CHECKING:
         ("X --max_model_len=auto", "X"),
         ("--model=X --served-model-name a b -q", "X --served-model-name a --served-model-name b -q"),
         ("--served-model-name a X", "--served-model-name a X"),
+        ("X --served-model-name a b --port 1", "X --served-model-name a --served-model-name b --port 1"),
+        ("X --api-key a --port 1", "X --api-key a --port 1"),
+        ("--api-key a X", "--api-key a X"),
+        ("X -q fp8", "X --quantize fp8"),
+        ("X --quantization=fp8", "X --quantize fp8"),
+        ("-q X", "-q X"),
+        ("X --quantization gguf --load-format gguf", "X"),
+        ("X --backend vllm -q awq", "X --backend vllm --backend-option quantization=awq"),
         ("X --max-logprobs 50", "X --max-logprobs 50"),
         ("X --enable-prefix-caching --no-enable-prefix-caching", "X --prefix-cache --no-prefix-cache"),
         ("X --tensor-parallel-size 1", "X"),
@@ -64,11 +72,14 @@ def test_what_means_the_same(given: str, ours: str) -> None:
         ),
         ("--gpu-memory-utilization 0.8 --kv-cache-dtype fp8", ["gpu_memory_utilization=0.8", "kv_cache_dtype=fp8"]),
         ("--backend-option a=1 --port 0 --quiet", ["a=1"]),
+        ("X --cudagraph-capture-sizes 1 2 4 --port 0", ["cudagraph_capture_sizes=[1, 2, 4]"]),
+        ("X -pcp 2 -dph", ["prefill_context_parallel_size=2", "data_parallel_hybrid_lb=true"]),
+        ("-ep X", ["enable_expert_parallel=true"]),
     ],
 )
 def test_the_rest_is_passed_on_to_vllm(given: str, passed: list[str]) -> None:
     """With `--backend vllm` an option that is neither ours nor has a meaning here is its engine's own."""
-    own = {"--backend", "--backend-option", "--port", "--quiet"}
+    own = {"--backend": True, "--backend-option": True, "--port": True, "--quiet": False}
     words = translate(["--backend", "vllm", *given.split()], own)
     assert [words[at + 1] for at, word in enumerate(words) if word == "--backend-option"] == passed
     others = [word for word in words if word.startswith("--") and word not in own]
@@ -82,7 +93,11 @@ def test_the_rest_is_passed_on_to_vllm(given: str, passed: list[str]) -> None:
     ("given", "advice"),
     [
         ("X --gpu-memory-utilization 0.9", "--kv-cache-bytes"),
-        ("X --quantization awq", "GGUF"),
+        ("X --quantization awq", "--quantize int8"),
+        ("X -q awq", "GGUF"),
+        ("X -q=gptq_marlin", "GGUF"),
+        ("X --api-key a b", "--api-keys FILE"),
+        ("--model X --api-key a b c", "--api-keys FILE"),
         ("X --enable-lora", "merge"),
         ("X --download-dir /tmp", "HF_HOME"),
         ("X --guided-decoding-backend xgrammar", "leave it out"),
@@ -104,9 +119,32 @@ def test_keys_and_values_of_eight_bits(value: str, ours: str) -> None:
     assert translate(["X", "--kv-cache-dtype", value]) == ["X", "--kv-cache-dtype", ours]
 
 
+def test_underscores_are_dashes() -> None:
+    """As vLLM takes `--trust_remote_code`, so does each option here that vLLM has too, with its value or without."""
+    own = {"--trust-remote-code": False, "--served-model-name": True, "--port": True}
+    words = ["--trust_remote_code", "X", "--served_model_name=a_b", "--port", "1", "--none_of_ours"]
+    assert translate(words, own) == [
+        *("--trust-remote-code", "X", "--served-model-name", "a_b"),
+        *("--port", "1", "--none_of_ours"),
+    ]
+
+
+@pytest.mark.parametrize("letters", ["-pcp", "-dcp", "-n", "-r"])
+def test_letters_are_named_in_full(letters: str) -> None:
+    """A short option of vLLM's is refused under its long name, not read as letters of ours such as `-p cp`."""
+    option, two = translate(["X", letters, "2"])[1:]
+    assert option.startswith("--")
+    assert two == "2"
+
+
+def test_a_value_is_no_option() -> None:
+    """A value of an option of ours is not read as an option of vLLM's."""
+    assert translate(["--record", "-tp", "X"], {"--record": True}) == ["--record", "-tp", "X"]
+
+
 def test_without_vllm_nothing_is_passed_on() -> None:
     """An option that nobody knows stays, so that it is refused by its name."""
-    assert translate(["X", "--attention-backend", "FLASH_ATTN"], {"--port"}) == [
+    assert translate(["X", "--attention-backend", "FLASH_ATTN"], {"--port": True}) == [
         "X",
         "--attention-backend",
         "FLASH_ATTN",
