@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +14,7 @@ from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.audit.http_answers import HttpReply, model_names
 from lmtool.errors import ConnectError, ServerError
 from lmtool.http_client import as_body, open_client, reason_of
+from lmtool.providers.outcomes import retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +93,7 @@ class HttpTransport:
                             break
                 except (aiohttp.ClientError, TimeoutError) as error:
                     failure = reason_of(error)
-                status, rest = answer.status, _seconds(answer.headers.get("retry-after", ""))
+                status, rest = answer.status, retry_after(answer.headers, time.time())
         except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.InvalidURL) as error:
             exchange.end(complete=False)
             reason = "no valid URL" if isinstance(error, aiohttp.InvalidURL) else reason_of(error)
@@ -102,8 +104,4 @@ class HttpTransport:
         exchange.end(complete=not failure)
         if status in DENIED:
             raise denied(self.url, status, body.decode("utf-8", "replace"), key_sent=self._has_key)
-        return HttpReply(number, status, kind, bytes(body), failure, rest)
-
-
-def _seconds(text: str) -> float:
-    return float(text) if text.isdecimal() else 1.0
+        return HttpReply(number, status, kind, bytes(body), failure, 1.0 if rest is None else rest)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from email.utils import formatdate
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -137,6 +139,35 @@ async def test_a_busy_server_is_asked_again() -> None:
         finally:
             await transport.close()
     assert len(asked) == 6
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "least", "most"),
+    [
+        ("retry-after", "2.5", 2.5, 2.5),
+        ("retry-after", "0", 0, 0),
+        ("retry-after", formatdate(time.time() + 3000, usegmt=True), 2000, 3000),
+        ("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT", 0, 0),
+        ("retry-after-ms", "1500", 1.5, 1.5),
+        ("retry-after", "soon", 1, 1),
+        ("server", "x", 1, 1),
+    ],
+    ids=["decimal", "zero", "date", "past", "milliseconds", "unreadable", "missing"],
+)
+async def test_retry_after(header: str, value: str, least: float, most: float) -> None:
+    """`Retry-After` is a number of seconds, with decimals too, or a date; a second where it cannot be read."""
+
+    async def busy(scope: dict[str, object], receive: object, send: Callable[..., Awaitable[None]]) -> None:
+        await send({"type": "http.response.start", "status": 429, "headers": [(header.encode(), value.encode())]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async with listening(busy) as url:
+        transport = HttpTransport(url, None, ExchangeLog(), 10.0)
+        try:
+            reply = await transport._send("POST", "/completions", b"{}")
+        finally:
+            await transport.close()
+    assert least <= reply.retry_after <= most
 
 
 def test_base_urls() -> None:
