@@ -266,8 +266,9 @@ async def _with_tokenizer(name: str, peer: Peer, out: Output) -> Peer:
     info = peer.info
     from lmtool.text.text_model import TextModel
     from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.tiny.path import source_of
 
-    own = await asyncio.to_thread(load_tokenizer, name)
+    own = await asyncio.to_thread(load_tokenizer, source_of(name))
     if info.tokenizer is not None and info.tokenizer.sha256 != own.info.sha256:
         out.warn(f"{name} is not the tokenizer of the server's model ({info.tokenizer.name}): expect nonsense")
     elif info.vocab_size is not None and own.vocab_size > info.vocab_size:

@@ -57,7 +57,7 @@ def read_prompt(words: Sequence[str], parsing: PromptParsing, stdin: TextIO | No
     if "-" in words:
         return _prompt_around_stdin(list(words), parsing, stdin)
     typed = parsing.parse(" ".join(words))
-    _check_encoding(typed.text)
+    check_encoding(typed.text)
     piped = read_stdin(stdin)
     if piped is None and not typed.text.strip(" "):
         if words:
@@ -82,7 +82,7 @@ def _prompt_around_stdin(words: list[str], parsing: PromptParsing, stdin: TextIO
     if piped is None:
         raise UsageError("'-' stands for stdin, which is closed", "pipe something in, or leave '-' out")
     text = " ".join(part for part in (before, piped, typed.text) if part)
-    _check_encoding(text)
+    check_encoding(text)
     if not text:
         raise UsageError("the prompt is empty: nothing came from stdin", 'say something:  lmtool chat "Hello there"')
     return replace(typed, text=text)
@@ -116,7 +116,8 @@ def _is_piped(stdin: TextIO) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
-def _check_encoding(text: str) -> None:
+def check_encoding(text: str) -> None:
+    """Raise `UsageError` for words of a command line that were not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -13,6 +13,7 @@ from lmtool.chat.answer import time_limit
 from lmtool.chat.interleave import cell_width
 from lmtool.chat.long_text import cut_text, score_windows
 from lmtool.chat.peer import open_peer, token_text_of
+from lmtool.chat.prompt import check_encoding
 from lmtool.chat.render import StyledOutput, TokenColorer, TokenText, pad, shorten
 from lmtool.chat.running_streams import RunningStreams, error_of
 from lmtool.chat.stream_record import StreamRecord, token_event
@@ -87,7 +88,12 @@ class Part:
 
 
 async def score_texts(endpoint: Endpoint, out: Output, scoring: Scoring) -> None:
-    """Score all candidates at once and print the result. Raises `ConnectError` or the server's error."""
+    """Score all candidates at once and print the result.
+
+    Raises `ConnectError`, the server's error, or `UsageError` for a text that is not UTF-8.
+    """
+    for text in (scoring.prompt, *scoring.candidates):
+        check_encoding(text)
     async with (
         time_limit(scoring.timeout),
         open_peer(endpoint, out, scoring.model, tokenizer=scoring.tokenizer) as peer,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,12 +23,23 @@ def main() -> None:
         # Answered before typer is imported: a third of the time.
         sys.stdout.write(f"lmtool {__version__}\n")
         return
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in {"strict", "surrogateescape"}:
+        codecs.register_error("escape", _escape)
+        sys.stdout.reconfigure(errors="escape")
     os.environ.setdefault("TYPER_USE_RICH", "0")  # help is our own; rich would take a tenth of a second to import
     gc.disable()  # what is imported stays; looking for garbage in it takes a fourteenth of the time. See cli.options
     try:
         _run()
     finally:
         gc.enable()
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    r"""Characters that the locale's encoding lacks as `\uXXXX`: answers are in any script, and JSON stays JSON."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)), error.end
 
 
 def _run() -> None:
@@ -61,7 +74,7 @@ def complete_values(words: Sequence[str]) -> list[str]:
     for i in range(end):
         values = OPTIONAL_VALUES.get(words[i])
         if values and (i + 1 == end or words[i + 1] not in values):
-            if i + 1 < end and words[i + 1].replace("_", "").isalnum():
+            if i + 1 < end and words[i + 1].isascii() and words[i + 1].replace("_", "").isalnum():
                 from lmtool.errors import UsageError
 
                 raise UsageError(

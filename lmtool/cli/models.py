@@ -214,8 +214,7 @@ def _described(entry: ModelEntry) -> AvailableModel:
 
 
 def _embedded() -> list[AvailableModel]:
-    from lmtool.serving.model_names import EMBEDDED_NAME
-    from lmtool.tiny.path import MODEL_DIR
+    from lmtool.tiny.path import EMBEDDED_NAME, MODEL_DIR
 
     model = _in_folder("embedded", EMBEDDED_NAME, MODEL_DIR)
     return [model] if model else []

@@ -35,16 +35,12 @@ def tokenize(
 ) -> None:
     """Show the tokens of a text: ids, texts, bytes. Needs no server."""
     from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.tiny.path import source_of
 
     if ids is not None and text:
         raise UsageError("--ids and a text contradict each other", "choose one of them")
     source = ids if ids is not None else _input(text)
-    if tokenizer is None:
-        from lmtool.tiny.path import MODEL_DIR
-
-        own = load_tokenizer(str(MODEL_DIR))
-    else:
-        own = load_tokenizer(tokenizer)
+    own = load_tokenizer(source_of(tokenizer))
     out = common.output()
     tokens = parse_ids(source) if decode or ids is not None else own.encode(source, special=special)
     _check(tokens, own)

@@ -17,6 +17,7 @@ from lmtool.model_entry import ModelEntry
 from lmtool.option import option
 from lmtool.serving.byte_size import parse_bytes
 from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
+from lmtool.tiny.path import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -154,7 +155,9 @@ class ModelsConfig:
 
     def tokenizer_source(self, source: str) -> tuple[str, str | None]:
         """Where the tokenizer of the model at `source` is, and the template in place of its own. Raises `FileError`."""
-        return (self.tokenizer or source, self.template()) if self._is_main(source) else (source, None)
+        if not self._is_main(source):
+            return source, None
+        return source_of(self.tokenizer) if self.tokenizer else source, self.template()
 
     def reasoning_parser_of(self, source: str) -> str | None:
         """`reasoning_parser`, where it is of the model at `source`."""

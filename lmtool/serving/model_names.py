@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import ModelLoadError, UsageError
 from lmtool.serving.hub_cache import cached_snapshot, weight_files
+from lmtool.tiny.path import EMBEDDED_NAME, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lmtool.engine.model_slot import ServedModel
 
-EMBEDDED_NAME = "lmtool-tiny"
-"""The name of the model that comes with lmtool, for `serve` and for clients."""
 AUTO = "auto"
 """In place of a model's name: load whatever a client names."""
 GGUF = ".gguf"
@@ -30,10 +29,8 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
     A folder shows its last part: its path is nobody's business, but may be asked for. Raises `ModelLoadError` for what
     is neither a folder nor a possible name.
     """
-    from lmtool.tiny.path import MODEL_DIR
-
     if model in {None, EMBEDDED_NAME}:
-        return _named(str(MODEL_DIR), aliases, EMBEDDED_NAME)
+        return _named(source_of(model), aliases, EMBEDDED_NAME)
     assert model is not None
     folder = Path(model).expanduser()
     if model and folder.is_dir():

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from lmtool.engine.model_slot import ServedModel
 from lmtool.errors import UnknownModelError
 from lmtool.serving.hub_cache import cached_snapshot, is_hub_name
-from lmtool.serving.model_names import EMBEDDED_NAME, served, weight_bytes
+from lmtool.serving.model_names import served, weight_bytes
+from lmtool.tiny.path import EMBEDDED_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 
 import pytest
+
+from lmtool.cli.main import complete_values
+from lmtool.errors import UsageError
 
 MODULES_OF_OURS = 30
 """Most that our part of the program may load on top of typer: a start is as slow as the modules it loads."""
@@ -52,3 +57,18 @@ try:
 except SystemExit:
     print(seen, file=screen)"""
     assert run(code) == "{(True, True)}"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_output_in_the_locale_s_encoding(encoding: str) -> None:
+    r"""Characters that a terminal's encoding lacks are written as `\uXXXX`: in JSON they stay what they are."""
+    command = [sys.executable, "-m", "lmtool", "tokenize", "--tokenizer", "lmtool-tiny", "é", "--json"]
+    result = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, check=True)
+    assert json.loads(result.stdout.decode(encoding))["tokens"][0]["text"] == "é"
+
+
+def test_a_word_in_another_script_is_no_value() -> None:
+    """`--heat 日本` is a prompt with probabilities, as none of the values of `--heat` looks like it."""
+    assert complete_values(["score", "--heat", "日本"]) == ["score", "--heat=prob", "日本"]
+    with pytest.raises(UsageError):
+        complete_values(["score", "--heat", "entropie"])

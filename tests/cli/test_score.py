@@ -47,6 +47,14 @@ def test_own_tokenizer_agrees(score: Run) -> None:
     assert score(*words, "--tokenizer", str(STORIES)).stdout == score(*words).stdout
 
 
+@pytest.mark.parametrize("words", [("a\udcff", " b"), ("a", " b\udcff")])
+def test_words_that_are_no_text(score: Run, words: tuple[str, str]) -> None:
+    """Bytes of a command line that are not UTF-8 are refused with a sentence."""
+    result = score(*words)
+    assert result.returncode == 2
+    assert "not valid UTF-8" in result.stderr
+
+
 def test_empty_text_has_no_tokens(score: Run) -> None:
     """The score of nothing is that of no tokens, and does not hang."""
     found = json.loads(score("Once upon a", "", " time", "--json").stdout)["candidates"]

@@ -65,6 +65,12 @@ def test_command(lmtool: Run) -> None:
     assert len(rows.splitlines()) == len(ids) - 1
 
 
+def test_included_model_by_its_name(lmtool: Run) -> None:
+    """`lmtool-tiny` names the included model's tokenizer, as it names the model."""
+    named = lmtool("tokenize", "hi", "-m", "lmtool-tiny")
+    assert (named.returncode, named.stdout) == (0, lmtool("tokenize", "hi").stdout), named.stderr
+
+
 def test_embedded_model_is_the_default(lmtool: Run) -> None:
     """Without --tokenizer the embedded model's is used."""
     result = lmtool("tokenize", "Hello there")

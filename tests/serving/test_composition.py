@@ -16,9 +16,9 @@ from lmtool.interfaces import tokenizer_of
 from lmtool.serving import composition as wiring
 from lmtool.serving.composition import Loader, models_of, need_serve_packages
 from lmtool.serving.config import ModelsConfig, ServiceConfig
-from lmtool.serving.model_names import EMBEDDED_NAME, SMALL_BYTES, served, threads_for
+from lmtool.serving.model_names import SMALL_BYTES, served, threads_for
 from lmtool.streams import stream
-from lmtool.tiny.path import MODEL_DIR
+from lmtool.tiny.path import EMBEDDED_NAME, MODEL_DIR
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest
 from tests.engine.shelf import until
 
@@ -206,6 +206,8 @@ def test_the_main_models_tokenizer_can_be_another_one(tmp_path: Path) -> None:
     models.check()
     assert models.tokenizer_source(str(STORIES)) == (str(MODEL_DIR), "{{ messages[0].content }}")
     assert models.tokenizer_source("other") == ("other", None)
+    named = ModelsConfig(model=str(STORIES), tokenizer=EMBEDDED_NAME)
+    assert named.tokenizer_source(str(STORIES)) == (str(MODEL_DIR), None)
     with pytest.raises(FileError, match="cannot read the chat template"):
         ModelsConfig(chat_template="nowhere").check()
     with pytest.raises(UsageError, match="unknown"):

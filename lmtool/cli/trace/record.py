@@ -132,9 +132,10 @@ def load_token_bytes(name: str | None) -> tuple[TokenBytes | None, TokenizerInfo
     if name is None:
         return None, None
     from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.tiny.path import source_of
     from lmtool.trace.recorder import TokenSpelling
 
-    tokenizer = load_tokenizer(name)
+    tokenizer = load_tokenizer(source_of(name))
     return TokenSpelling(tokenizer), tokenizer.info
 
 

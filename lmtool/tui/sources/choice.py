@@ -44,8 +44,9 @@ class SourceFactory:
         options = self.options
         if options.tokenizer is not None:
             from lmtool.text.tokenizer import load_tokenizer
+            from lmtool.tiny.path import source_of
 
-            self._tokenizer = load_tokenizer(options.tokenizer)
+            self._tokenizer = load_tokenizer(source_of(options.tokenizer))
         if (options.proxy is None) != (options.to is None):
             raise UsageError("--proxy LISTEN and --to URL belong together", "give both, or neither")
         if options.proxy is not None and options.to is not None:
