@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,14 @@ class Record:
     tokens: int = 0
     """As the server counts them; else the number of stamps."""
     error: str | None = None
+    prompt_tokens: int | None = None
+    """As the server counts them; None where it does not."""
+
+    def finish(self, now: float) -> None:
+        """Note the end of a whole answer, which stands for its first token where no token or text arrived."""
+        self.tokens = self.tokens or len(self.stamps)
+        if self.error is None and not self.stamps:
+            self.stamps.append(now)
 
     @property
     def ttft(self) -> float:
@@ -66,7 +75,7 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether it got tokens and no error."""
+        """Whether its answer came to its end without an error."""
         return self.error is None and bool(self.stamps)
 
 
@@ -75,33 +84,38 @@ class Goal:
     """Latency goals of goodput, in seconds; None: no limit."""
 
     ttft: float | None = None
-    itl: float | None = None
-    """For the 99th percentile of its gaps."""
+    tpot: float | None = None
+    """Time per token after the first."""
 
     def is_met_by(self, record: Record) -> bool:
         """Whether a request counts towards goodput."""
         if self.ttft is not None and record.ttft > self.ttft:
             return False
-        return self.itl is None or not record.gaps or percentile(record.gaps, 99) <= self.itl
+        return self.tpot is None or record.tpot is None or record.tpot <= self.tpot
 
 
 def summary(records: Sequence[Record], duration: float, goal: Goal, cpu_seconds: float | None) -> dict[str, Any]:
     """The figures of one phase: `ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, each with p50, p90 and p99, and rates.
 
+    `errors`: each reason for which requests failed, with their number, the most frequent first.
     duration: seconds from the first request to the last token. cpu_seconds: of the server meanwhile; None leaves
     `tokens_per_cpu_s` out.
     """
     done = [record for record in records if record.complete]
     tokens = sum(record.tokens for record in done)
+    errors = Counter(str(record.error) for record in records if not record.complete)
     figures: dict[str, Any] = {
         "completed": len(done),
         "failed": len(records) - len(done),
+        "errors": dict(errors.most_common()),
         "duration_s": duration,
         "output_tokens": tokens,
         "output_throughput": tokens / duration,
         "request_throughput": len(done) / duration,
         "goodput": sum(record.tokens for record in done if goal.is_met_by(record)) / duration,
     }
+    if prompts := [record.prompt_tokens for record in done if record.prompt_tokens is not None]:
+        figures["prompt_tokens"] = percentile(prompts, 50)
     if cpu_seconds:
         figures["tokens_per_cpu_s"] = tokens / cpu_seconds
     series = {
@@ -120,5 +134,5 @@ def require_success(records: Sequence[Record]) -> Sequence[Record]:
     """The records. Raises `ServerError` when every request failed."""
     if records and not any(record.complete for record in records):
         errors = [record.error for record in records if record.error]
-        raise ServerError(f"every request failed: {errors[0] if errors else 'no token arrived'}")
+        raise ServerError(f"every request failed: {errors[0]}")
     return records

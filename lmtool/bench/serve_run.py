@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ OPEN_LOOP_REQUESTS = 32
 RATES = ("output_throughput", "tokens_per_cpu_s")
 """Compared between runs. Goodput is not: a threshold turns a small change into a large one."""
 LATENCIES = (("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "p50"), ("itl_ms", "p50"), ("itl_ms", "p99"))
+REASONS = 3
+"""Most reasons of failed requests on the card; the outcome has all of them."""
 NARROW = 90
 """Columns below which the card leaves out its least important columns."""
 
@@ -47,8 +50,9 @@ async def run(bench: ServeBench, server: Server, note: Callable[[str], None]) ->
         return ServeReport(bench, server, [await run_landing(bench, server, note)])
     if bench.scenario == "S7":
         return ServeReport(bench, server, [await run_constrained(bench, server, n, note) for n in bench.concurrency])
-    gap = await _warm_up(bench, server)
-    goal = Goal(bench.goal_ttft_ms / 1000, None if gap is None else 2 * gap)
+    alone = await _warm_up(bench, server)
+    tpot = 2 * alone if bench.goal_tpot_ms is None and alone is not None else None
+    goal = Goal(bench.goal_ttft_ms / 1000, tpot if bench.goal_tpot_ms is None else bench.goal_tpot_ms / 1000)
     results = []
     for load in bench.rate or bench.concurrency:
         name = f"{load:g} a second" if bench.rate else f"{load} at once"
@@ -74,12 +78,13 @@ def _jobs(bench: ServeBench, server: Server, count: int, salt: str) -> list[Job]
 
 
 async def _warm_up(bench: ServeBench, server: Server) -> float | None:
-    """Run a few requests one by one; the median gap of their tokens in seconds, None where there is none."""
+    """Run a few requests one by one; their median time per token after the first, in seconds; None without one."""
     if not bench.warmup:
         return None
     jobs = _jobs(bench, server, bench.warmup, "warmup")[: bench.warmup]
-    gaps = [gap for record in require_success(await closed_loop(server.target, jobs, 1)) for gap in record.gaps]
-    return percentile(gaps, 50) if gaps else None
+    records = require_success(await closed_loop(server.target, jobs, 1))
+    times = [record.tpot for record in records if record.complete and record.tpot is not None]
+    return percentile(times, 50) if times else None
 
 
 def as_outcome(report: ServeReport) -> dict[str, Any]:
@@ -114,7 +119,10 @@ def serve_card(report: ServeReport, columns: int) -> Group:
     """The report for a terminal of this width: a row for each phase."""
     bench, shape = report.bench, report.bench.shape
     head = Text(f"{report.server.model} at {report.server.url}", "bold")
-    settings = f"{bench.scenario}: {shape.meaning}; {shape.prompt_len} in, {shape.output_len} out"
+    counted = next(
+        (result["prompt_tokens"] for result in report.results if "prompt_tokens" in result), shape.prompt_len
+    )
+    settings = f"{bench.scenario}: {shape.meaning}; {counted:.0f} in, {shape.output_len} out"
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     table.add_column("", no_wrap=True)
     titles = ["ttft ms p50/p99", "itl ms p50/p99", "tok/s"]
@@ -127,7 +135,11 @@ def serve_card(report: ServeReport, columns: int) -> Group:
         table.add_row(result["load"], *(_cell(result, title) for title in titles))
     notes = [Text(text) for result in report.results for text in (_landing(result), _constrained(result)) if text]
     if failed := sum(result["failed"] for result in report.results):
-        notes.append(Text(f"{failed} requests failed and are not in the figures", "yellow"))
+        notes.append(Text(f"{failed} requests failed and are not in the figures:", "yellow"))
+        reasons = Counter[str]()
+        for result in report.results:
+            reasons.update(result["errors"])
+        notes += [Text(f"  {count} of them: {reason}") for reason, count in reasons.most_common(REASONS)]
     return Group(head, Text(settings, "dim"), table, *notes)
 
 

@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import aiohttp
 
 from lmtool.access.outgoing import DENIED, as_headers, denied
+from lmtool.bench import workload
 from lmtool.bench.record import Record
 from lmtool.errors import ConnectError, ServerError, TimeLimitError
 from lmtool.http_client import open_client, reason_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.types import TokenOutput
 
+HttpApi: TypeAlias = Literal["chat", "completions"]
 OnToken: TypeAlias = "Callable[[Record], None]"
 """Called with a request's record at each arrival of tokens."""
 PROC = Path("/proc")
@@ -91,6 +93,7 @@ class ModelTarget:
                     record.tokens += 1
                 record.error = output.error
                 if output.last:
+                    record.finish(now)
                     done.set()
             if on_token is not None:
                 on_token(record)
@@ -115,16 +118,27 @@ class ModelTarget:
 
 
 class OpenAITarget:
-    """`POST URL/completions` with `stream`: a stamp for each token, or each piece of text where there are no tokens.
+    """Streamed answers over HTTP: a stamp for each token, or each piece of text where there are no tokens.
 
-    The number of tokens is the server's `usage`.
+    Numbers of tokens are the server's `usage`.
     """
 
-    def __init__(self, url: str, model: str = "", timeout: float = 600.0, *, authorization: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str = "",
+        timeout: float = 600.0,
+        *,
+        api: HttpApi = "chat",
+        authorization: str | None = None,
+    ) -> None:
         """Open no connection yet; make it in a running event loop.
 
-        url: ends with `/v1`. timeout: seconds without a byte. authorization: the header of this name.
+        url: ends with `/v1`. timeout: seconds without a byte. api: `chat` posts a message of as many common words as
+        the prompt has ids to `/chat/completions`, `completions` the ids themselves to `/completions`. authorization:
+        the header of this name.
         """
+        self._api = api
         headers = {"accept-encoding": "identity", **as_headers(authorization)}
         self._client = open_client(headers=headers, connect_timeout=timeout, read_timeout=timeout)
         self._has_key = authorization is not None
@@ -155,9 +169,8 @@ class OpenAITarget:
 
     async def send(self, job: Job, on_token: OnToken | None = None) -> Record:
         """See `Target`."""
-        body = {
+        body: dict[str, object] = {
             "model": self.model,
-            "prompt": list(job.prompt),
             "max_tokens": job.output_len,
             "temperature": 0,
             "stream": True,
@@ -166,21 +179,29 @@ class OpenAITarget:
         }
         if job.sample_seed is not None:
             body |= {"temperature": 1, "seed": job.sample_seed}
-        if job.constraint is not None:
-            body["structured_outputs"] = {"json": json.loads(job.constraint.text)}
+        schema = None if job.constraint is None else json.loads(job.constraint.text)
+        if self._api == "chat":
+            body["messages"] = [{"role": "user", "content": workload.words(job.prompt)}]
+            if schema is not None:
+                shape = {"name": "answer", "schema": schema, "strict": True}
+                body["response_format"] = {"type": "json_schema", "json_schema": shape}
+        else:
+            body["prompt"] = list(job.prompt)
+            if schema is not None:
+                body["structured_outputs"] = {"json": schema}
         record = Record(time.perf_counter())
         if job.scored:
             record.error = "scoring is measured over LMTP only"
             return record
         data = json.dumps(body).encode()
         try:
-            url = f"{self._url}/completions"
+            url = f"{self._url}/{'chat/completions' if self._api == 'chat' else 'completions'}"
             async with self._client.post(url, data=data, headers=_JSON, allow_redirects=False) as answer:
                 if answer.status != HTTPStatus.OK:
                     text = (await answer.read()).decode("utf-8", "replace")
                     record.error = f"status {answer.status}: {text[:200]}"
                     return record
-                reader = AnswerReader("completions", form_of(answer.headers.get("content-type", "")))
+                reader = AnswerReader(self._api, form_of(answer.headers.get("content-type", "")))
                 recorder = _Recorder(record, on_token)
                 async for piece in answer.content.iter_any():
                     recorder.add(reader.feed(piece))
@@ -188,7 +209,7 @@ class OpenAITarget:
                 recorder.end()
         except (aiohttp.ClientError, TimeoutError) as error:
             record.error = f"{type(error).__name__}: {reason_of(error)}"
-        record.tokens = record.tokens or len(record.stamps)
+            record.finish(time.perf_counter())
         return record
 
 
@@ -213,6 +234,7 @@ class _Recorder:
                 record.error = event.message[:200]
             elif isinstance(event, TokenUsage):
                 record.tokens = event.completion_tokens or record.tokens
+                record.prompt_tokens = event.prompt_tokens
             else:
                 self._finished = True
 
@@ -220,6 +242,7 @@ class _Recorder:
         """Call at the body's end; an answer without an ending is an error."""
         if not self._finished and self._record.error is None:
             self._record.error = ANSWER_ENDED
+        self._record.finish(time.perf_counter())
 
 
 def listener(port: int) -> int | None:

@@ -21,6 +21,17 @@ CONTINUATIONS = 64
 SCORED_LEN = 8
 LONG_PROMPT = 4096
 LANDING_STREAMS = 16
+_COMMON_WORDS = (
+    "the of and to in is that it was for on are as with his they at be this have from or one had by word but not what "
+    "all were we when your can said there use an each which she do how their if will up other about out many then them "
+    "these so some her would make like him into time has look two more write go see number no way could people my than "
+    "first water been call who oil its now find long down day did get come made may part over new sound take only "
+    "little work know place year live me back give most very after thing our just name good sentence man think say "
+    "great where help through much before line right too mean old any same tell boy follow came want show also around "
+    "form three small set put end does another well large must big even such because turn here why ask went men read "
+    "need land different home us move try kind hand picture again change off play spell air away animal house point"
+)
+_WORDS = _COMMON_WORDS.split()
 COLD_PROMPT = 200
 """Tokens of a prompt whose time to the first token is measured."""
 
@@ -130,6 +141,11 @@ def check_fits(all_jobs: list[Job], context_length: int | None) -> None:
         )
 
 
+def words(prompt: tuple[int, ...]) -> str:
+    """A text of one common English word for each id, about as many tokens; prompts that begin alike stay so."""
+    return " ".join(_WORDS[number % len(_WORDS)] for number in prompt)
+
+
 def _ids(draw: random.Random, length: int, vocab_size: int) -> tuple[int, ...]:
     low = min(3, vocab_size - 1)  # the first ids are special ones in most vocabularies
     return tuple(draw.randrange(low, vocab_size) for _ in range(length))
@@ -151,7 +167,9 @@ class ServeBench:
         "S7 with a JSON schema.",
         LOAD,
     )
-    prompt_len: int | None = option(None, "Tokens.", LOAD, metavar="N", minimum=1, shown_default="the scenario's")
+    prompt_len: int | None = option(
+        None, "Tokens; in a chat, words.", LOAD, metavar="N", minimum=1, shown_default="the scenario's"
+    )
     output_len: int | None = option(None, "Tokens.", LOAD, metavar="N", minimum=2, shown_default="the scenario's")
     concurrency: tuple[int, ...] = (1, 8, 64)
     rate: tuple[float, ...] = ()
@@ -167,6 +185,15 @@ class ServeBench:
         flag="--goal-ttft",
         metavar="MS",
         minimum=0,
+    )
+    goal_tpot_ms: float | None = option(
+        None,
+        "Goodput: longest time per token after the first.",
+        LOAD,
+        flag="--goal-tpot",
+        metavar="MS",
+        minimum=0,
+        shown_default="twice that of a request alone",
     )
     seed: int = option(0, "Of prompts and arrivals.", LOAD, metavar="N")
 

@@ -56,6 +56,14 @@ async def test_what_cannot_be_measured() -> None:
         await run(ServeBench(prompt_len=64, output_len=2), server(vocab_size=10**9), ignore)
 
 
+async def test_goodput_counts_what_is_as_fast_as_alone() -> None:
+    """A server that sends several tokens at a time meets the goal that its own tokens set; one of 0 ms none meets."""
+    (result,) = (await run(ServeBench(concurrency=(1,), output_len=4, goal_tpot_ms=1e6), server(), ignore)).results
+    assert result["goodput"] == result["output_throughput"]
+    (result,) = (await run(ServeBench(concurrency=(1,), output_len=4, goal_tpot_ms=0), server(), ignore)).results
+    assert result["goodput"] == 0
+
+
 async def test_the_outcome_can_be_compared() -> None:
     """Rates are better higher, waits lower; goodput is not compared."""
     report = await run(ServeBench(concurrency=(2,), output_len=3), server(), ignore)
@@ -70,6 +78,8 @@ async def test_the_outcome_can_be_compared() -> None:
 RESULT: dict[str, Any] = {
     "load": "8 at once",
     "failed": 2,
+    "errors": {"status 500: overloaded": 2},
+    "prompt_tokens": 29,
     "output_throughput": 123.4,
     "goodput": 99.9,
     "tokens_per_cpu_s": 345.6,
@@ -99,6 +109,8 @@ def test_the_card_has_every_figure() -> None:
     for part in ("7.3/11.9", "5.5", "50.0/70.0", "123.4", "99.9", "345.6", " - "):
         assert part in text
     assert "2 requests failed" in text
+    assert "2 of them: status 500: overloaded" in text
+    assert "29 in" in text
     assert "tiny at :8080" in text
 
 

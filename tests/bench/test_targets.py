@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lmtool.access.policy import AccessPolicy
-from lmtool.bench.targets import PROC, ModelTarget, OpenAITarget, listener, process_cpu_seconds
-from lmtool.bench.workload import Job, schema
+from lmtool.bench.targets import PROC, HttpApi, ModelTarget, OpenAITarget, listener, process_cpu_seconds
+from lmtool.bench.workload import Job, schema, words
 from lmtool.errors import ConnectError, ServerError
 from lmtool.types import GenerateRequest
 from tests.scripted_model import ScriptedModel, logprob_of
@@ -58,11 +58,13 @@ async def test_scoring_and_failing() -> None:
 
 CUT = (9, 9)
 """A prompt whose answer breaks off."""
+SILENT = (8, 8)
+"""A prompt whose tokens have no text."""
 
 
 @contextlib.asynccontextmanager
 async def http_server(bodies: list[dict[str, Any]] | None = None) -> AsyncIterator[str]:
-    """A server that streams completions as OpenAI's API does. bodies: collects the requests."""
+    """A server that streams answers as OpenAI's APIs do. bodies: collects the requests."""
     bodies = [] if bodies is None else bodies
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, StreamingResponse
@@ -73,19 +75,25 @@ async def http_server(bodies: list[dict[str, Any]] | None = None) -> AsyncIterat
     from lmtool.serving.listening import bind
     from lmtool.serving.service import http_server
 
-    async def completions(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         body = await request.json()
         bodies.append(body)
+        chat = request.url.path.endswith("/chat/completions")
+        prompt = words(CUT) if chat else list(CUT)
+        piece = {"delta": {"content": "ab"}} if chat else {"text": "ab"}
+        sent = body["messages"][0]["content"] if chat else body["prompt"]
         if body["model"] != "m":
             return JSONResponse({"error": {"message": "no such model"}}, 404)
 
         async def events() -> AsyncIterator[str]:
             for _ in range(body["max_tokens"] // 2):  # two tokens a chunk
-                yield f"data: {json.dumps({'choices': [{'text': 'ab'}]})}\n\n"
-            if body["prompt"] == list(CUT):
+                if sent not in (list(SILENT), words(SILENT)):
+                    yield f"data: {json.dumps({'choices': [piece]})}\n\n"
+            if sent == prompt:
                 return
-            yield f"data: {json.dumps({'choices': [{'text': '', 'finish_reason': 'length'}]})}\n\n"
-            yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': body['max_tokens']}})}\n\n"
+            yield f"data: {json.dumps({'choices': [{'text': '', 'delta': {}, 'finish_reason': 'length'}]})}\n\n"
+            usage = {"prompt_tokens": 7, "completion_tokens": body["max_tokens"]}
+            yield f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n"
             yield "data: [DONE]\n\n"
 
         return StreamingResponse(events(), media_type="text/event-stream")
@@ -93,7 +101,8 @@ async def http_server(bodies: list[dict[str, Any]] | None = None) -> AsyncIterat
     async def models(_request: Request) -> Response:
         return JSONResponse({"data": [{"id": "m"}]})
 
-    routes = [Route("/v1/completions", completions, methods=["POST"]), Route("/v1/models", models)]
+    posts = [Route(f"/v1{path}", answer, methods=["POST"]) for path in ("/completions", "/chat/completions")]
+    routes = [*posts, Route("/v1/models", models)]
     sockets = bind(ListenConfig(port=0))
     server = http_server(Starlette(routes=routes), AccessPolicy(), ServerConfig())
     task = asyncio.create_task(server.serve(sockets))
@@ -104,10 +113,11 @@ async def http_server(bodies: list[dict[str, Any]] | None = None) -> AsyncIterat
         await task
 
 
-async def test_an_openai_compatible_server() -> None:
+@pytest.mark.parametrize("api", ["chat", "completions"])
+async def test_an_openai_compatible_server(api: HttpApi) -> None:
     """A stamp a piece of text, tokens as the server counts them; an answer without an ending is a failure."""
     async with http_server() as url:
-        target = OpenAITarget(url, "m")
+        target = OpenAITarget(url, "m", api=api)
         assert await target.models() == ["m"]
         record = await target.send(Job((1, 2), 6))
         cut = await target.send(Job(CUT, 6))
@@ -115,11 +125,35 @@ async def test_an_openai_compatible_server() -> None:
         refused = await target.send(Job((1, 2), 6))
         scoring = await target.send(Job((1,), 0, (2,)))
         await target.close()
-    assert (len(record.stamps), record.tokens, record.error) == (3, 6, None)
+    assert (len(record.stamps), record.tokens, record.prompt_tokens, record.error) == (3, 6, 7, None)
     assert (len(cut.stamps), cut.complete, cut.error) == (3, False, "the answer ended before the stream did")
     assert refused.error is not None
     assert refused.error.startswith("status 404")
     assert scoring.error is not None
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+async def test_an_answer_without_text_is_whole(api: HttpApi) -> None:
+    """Tokens may have no text, such as parts of characters: an answer of these has an end, and tokens in `usage`."""
+    async with http_server() as url:
+        target = OpenAITarget(url, "m", api=api)
+        record = await target.send(Job(SILENT, 6))
+        await target.close()
+    assert (record.complete, record.tokens, len(record.stamps)) == (True, 6, 1)
+    assert record.ttft == record.e2el > 0
+
+
+async def test_a_chat_is_what_people_use() -> None:
+    """A load of an HTTP server posts messages by default: common words in place of ids, a schema as response format."""
+    bodies: list[dict[str, Any]] = []
+    async with http_server(bodies) as url:
+        target = OpenAITarget(url, "m")
+        await target.send(Job((1, 2, 1), 6, constraint=schema(1)))
+        await target.close()
+    (body,) = bodies
+    assert body["messages"] == [{"role": "user", "content": "of and of"}]
+    assert body["response_format"]["json_schema"]["schema"] == json.loads(schema(1).text)
+    assert "prompt" not in body
 
 
 async def test_samples_and_constraints_over_http() -> None:
@@ -127,7 +161,7 @@ async def test_samples_and_constraints_over_http() -> None:
     bodies: list[dict[str, Any]] = []
     rule = schema(1)
     async with http_server(bodies) as url:
-        target = OpenAITarget(url, "m")
+        target = OpenAITarget(url, "m", api="completions")
         await target.send(Job((1, 2), 6))
         await target.send(Job((1, 2), 6, sample_seed=7, constraint=rule))
         await target.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -16,7 +16,7 @@ from lmtool.cli.common_options import ClientCommon
 from lmtool.option import option
 
 if TYPE_CHECKING:
-    from lmtool.bench.targets import Server
+    from lmtool.bench.targets import HttpApi, Server
 
 
 async def serve(
@@ -37,26 +37,27 @@ async def serve(
     vocab_size: int | None = option(
         None, "Prompts are random ids below this.", LOAD, shown_default="the model's", metavar="N", minimum=4
     ),
+    api: Literal["chat", "completions"] = option("chat", "API of an HTTP server: prompts as text, or as ids.", LOAD),
     report: Report,
 ) -> None:
     """Put a server under load; show latencies, throughput, goodput, and tokens per CPU-second of a local server.
 
-    Goodput counts the tokens of requests whose first token was in time and whose gaps (99 in 100) are at most twice
-    those of a stream alone, which the warm-up measures.
+    Goodput counts the tokens of requests whose first token was in time and whose time per token is at most twice that
+    of a request alone, which the warm-up measures.
     """
     from lmtool.bench.serve_run import as_outcome, run, serve_card
 
     out = common.output()
     before = report.before("serve")
     bench = replace(bench, concurrency=parse_numbers(concurrency, "--concurrency"), rate=_rates(rate))
-    async with _server(url or common.address, common.api_key, model, vocab_size) as server:
+    async with _server(url or common.address, common.api_key, model, vocab_size, api) as server:
         measured = await run(bench, server, out.note)
     report.finish(out, lambda columns: serve_card(measured, columns), as_outcome(measured), before)
 
 
 @asynccontextmanager
 async def _server(
-    address: str, api_key: str | None, model: str | None, vocab_size: int | None
+    address: str, api_key: str | None, model: str | None, vocab_size: int | None, api: HttpApi
 ) -> AsyncIterator[Server]:
     """The server at an address, connected, with its model's description."""
     from lmtool.access.outgoing import authorization
@@ -68,7 +69,7 @@ async def _server(
     stdio = address.startswith("stdio:")
     url, header = (address, None) if stdio else authorization(address, api_key)
     if url.startswith(("http://", "https://")) and urlsplit(url).path.rstrip("/").endswith("/v1"):
-        target = OpenAITarget(url, authorization=header)
+        target = OpenAITarget(url, api=api, authorization=header)
         try:
             target.model = model or next(iter(await target.models()), "")
             if not target.model:
