@@ -14,6 +14,8 @@ In output, `...` alone in a line stands for lines left out; figures that differ 
 from __future__ import annotations
 
 import re
+import shlex
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,3 +68,30 @@ def examples(page: Path) -> list[Example]:
         elif language == "python":
             found.append(Example(language, body, skip=bool(skip)))
     return found
+
+
+def requirements(page: Path) -> tuple[str, ...]:
+    """What a reader of a page has installed: what its `pip install` lines name; README's lmtool where none does."""
+    words = [
+        word.replace(".[", "lmtool[")
+        for example in examples(page)
+        if example.source.startswith("pip install ")
+        for word in shlex.split(example.source, comments=True)[2:]
+        if word not in {"-e", "-c", "constraints.txt"}
+    ]
+    own = any(word.startswith("lmtool") for word in words)
+    return tuple(sorted({*words, *(() if own else requirements(PAGES[0])[:1])}))
+
+
+def environments() -> dict[tuple[str, ...], list[str]]:
+    """The pages with examples, by what their readers have installed."""
+    pages = defaultdict(list)
+    for page in PAGES:
+        if examples(page):
+            pages[requirements(page)].append(str(page.relative_to(ROOT)))
+    return dict(pages)
+
+
+if __name__ == "__main__":
+    for packages, pages in environments().items():
+        print(*packages, "-", *pages)  # noqa: T201  # read by .ci/packages

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.examples import BY_CI, PAGES, ROOT, Example, examples
+from tests.docs.examples import BY_CI, PAGES, ROOT, Example, environments, examples, requirements
 from tests.docs.reader import BIN, Reader
 from tests.docs.rewrite import rewritten
 
@@ -20,14 +23,18 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def address(start_server: StartServer, request: pytest.FixtureRequest):
     """The URL of a server of the included model, of the lmtool whose manual is read."""
-    import sys
-
-    if Path(sys.executable).parent == BIN:
+    if Path(sys.executable).parent == BIN or not serves(BIN):
         yield request.getfixturevalue("embedded")
         return
     with start_server(python=str(BIN / "python")) as process:
         process.expect("ready in")
         yield process.url
+
+
+def serves(folder: Path) -> bool:
+    """Whether the environment with these programs has what a server needs; else the server is this environment's."""
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    return subprocess.run([folder / "python", "-c", code], check=False).returncode == 0
 
 
 def name(page: Path) -> str:
@@ -37,6 +44,8 @@ def name(page: Path) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
 def test_examples_do_as_the_page_says(page: Path, address: str, tmp_path: Path) -> None:
     """Typed as written, in order, each example runs and prints the lines below it."""
+    if "LMTOOL_CI_FOLDER" in os.environ and Path(sys.executable).parent == BIN:
+        pytest.skip("CI types each page in an environment of that page's install lines: .ci/packages")
     reader = Reader(tmp_path, address)
     for example in examples(page):
         if not example.skip and not example.source.startswith(BY_CI):
@@ -44,6 +53,26 @@ def test_examples_do_as_the_page_says(page: Path, address: str, tmp_path: Path) 
                 reader.type(example)
             except AssertionError as error:
                 pytest.fail(f"{example.source}\n{error}")
+
+
+def test_pages_name_what_their_examples_need() -> None:
+    """A page's examples run after its own install lines: a client that a script imports is among them."""
+    for page in PAGES:
+        for example in examples(page):
+            if example.language == "python" and not example.skip:
+                modules = set(re.findall(r"^(?:import|from) (\w+)", example.source, re.MULTILINE))
+                foreign = modules - sys.stdlib_module_names - {"lmtool"}
+                assert foreign <= set(requirements(page)), name(page)
+
+
+def test_environments_of_pages() -> None:
+    """README's lmtool is installed where a page has no line of its own; each page is typed in one environment."""
+    assert requirements(PAGES[0]) == ("lmtool[serve]", "openai")
+    assert requirements(ROOT / "lmtool/docs/chat.md") == ("lmtool[serve]",)
+    assert requirements(ROOT / "lmtool/docs/gateway.md") == ("lmtool[gateway]",)
+    assert requirements(ROOT / "lmtool/docs/serving.md") == ("lmtool[serve,gguf]",)
+    typed = [page for pages in environments().values() for page in pages]
+    assert sorted(typed) == sorted({name(page) for page in PAGES if examples(page)})
 
 
 SKIPPED = [example for page in PAGES for example in examples(page) if example.skip and example.source[:7] == "lmtool "]
