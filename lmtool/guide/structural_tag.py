@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.exact_patterns import exact_patterns
+from lmtool.guide.dialects import in_2020_12
+from lmtool.guide.exact_patterns import ecma_pattern, exact_patterns
 from lmtool.guide.schema.open_names import OpenNames, open_names
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class _Writer:
         schema = {} if node.get("json_schema") is True else node.get("json_schema")
         if not isinstance(schema, dict):
             raise ConstraintError(f"{where}.json_schema is {schema!r:.60}; expected a JSON Schema: an object or true")
-        lenient = node.get("strict") is False
+        schema, lenient = in_2020_12(schema), node.get("strict") is False
         options = {"whitespace_flexible": False, "coerce_one_of": lenient, "lenient": lenient}
         held = schema if lenient else self._rewritten(schema)
         body = "%json " + json.dumps(
@@ -295,7 +296,7 @@ def _is_free_tail(parts: Sequence[object]) -> bool:
 
 def _slashed(pattern: str) -> str:
     """A pattern as Lark has it: between slashes, on one line."""
-    pattern = pattern.replace("\\\n", "\\n").replace("\n", "\\n")
+    pattern = ecma_pattern(pattern).replace("\\\n", "\\n").replace("\n", "\\n")
     return "/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern) + "/"
 
 

@@ -7,11 +7,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher
-
-from lmtool.guide.byte_tokenizer import byte_tokenizer
 from lmtool.guide.exact_patterns import exact_pattern
-from lmtool.guide.regex_errors import regex_problem
+from lmtool.guide.regex_errors import regex_error, regex_problem
 from lmtool.guide.schema.document import Document, UnsupportedError, is_whole
 
 if TYPE_CHECKING:
@@ -125,15 +122,11 @@ def _patterns(value: object, place: str) -> Iterator[Mistake]:
         patterns = [(str(name), f"{place}/{_escaped(str(name))}") for name in value]
     for pattern, where in patterns[:_MAX_PATTERNS]:
         inner = pattern.removeprefix("^")
-        error = _regex_error(exact_pattern(inner)) and _regex_error(inner)  # the latter's places are the pattern's
+        error = regex_error(exact_pattern(inner))
+        error = error and (regex_error(inner) or error)  # the former's places are the pattern's
         if error and (problem := regex_problem(error, inner)) is not None:
             moved = replace(problem, place=None if problem.place is None else problem.place + len(pattern) - len(inner))
             yield Mistake(where, moved.at(pattern), problem.advice, problem.unsupported)
-
-
-def _regex_error(pattern: str) -> str:
-    """Why the library cannot read a regular expression; empty where it can."""
-    return LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_regex(pattern), log_level=0).get_error()
 
 
 def _escaped(name: str) -> str:
