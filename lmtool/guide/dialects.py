@@ -33,7 +33,7 @@ _RESTRICTIONS = frozenset({
     "const", "contains", "propertyNames", "if", "then", "else", "dependentRequired", "dependentSchemas",
     "unevaluatedItems", "unevaluatedProperties", "maxContains", "dependencies",
 })  # fmt: skip
-"""Those of them that are held by any draft where they can only exclude instances: whoever wrote them meant them."""
+"""Those of them that can only exclude instances, where nothing around them turns that into its opposite."""
 _OF_A_RESOURCE = frozenset({
     "$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions",
 })  # fmt: skip
@@ -52,14 +52,27 @@ _LIMITS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 def in_2020_12(schema: Schema) -> Schema:
     """Return a schema of draft 2020-12 without `$schema` and ids, whose references are all to its own `$defs`.
 
-    It allows the same, or less where a keyword is of a later draft than `$schema` names. An embedded schema may name a
-    dialect of its own. A `$schema` that is none of the drafts 4 to 2020-12 counts as 2020-12. References that cannot be
-    followed stay. The same object where nothing changes.
+    It allows the same: keywords that the dialect does not have say nothing. An embedded schema may name a dialect of
+    its own. A `$schema` that is none of the drafts 4 to 2020-12 counts as 2020-12. References that cannot be followed
+    stay. The same object where nothing changes.
     """
+    return _read(schema, exact=True)[0]
+
+
+def with_all_keywords(schema: Schema) -> tuple[Schema, list[str]]:
+    """Return the same, with the keywords that the dialect does not have where they can only exclude instances.
+
+    Second, the names of these keywords, if any: whoever wrote them will have meant them.
+    """
+    return _read(schema, exact=False)
+
+
+def _read(schema: Schema, *, exact: bool) -> tuple[Schema, list[str]]:
     if not isinstance(schema, dict):
-        return schema
-    written = _Reader(schema).read()
-    return schema if written == schema else written
+        return schema, []
+    reader = _Reader(schema, exact=exact)
+    written = reader.read()
+    return schema if written == schema else written, list(reader.added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +82,18 @@ class _Place:
     dialect: int
     resolver: Any
     """Follows references from here."""
-    exact: bool = False
-    """Whether nothing may be held that the dialect does not know."""
+    exact: bool
+    """Whether nothing counts that the dialect does not know."""
 
 
 class _Reader:
     """Writes one document anew, with a definition for each schema that is referred to."""
 
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, Any], *, exact: bool) -> None:
         self._root = root
+        self._exact = exact
+        self.added: dict[str, None] = {}
+        """Keywords that the dialect does not have."""
         self._dynamic = list(_dynamic_anchors(root))
         self._names: dict[tuple[int, int, bool], str] = {}
         self._taken: set[str] = set()
@@ -87,11 +103,11 @@ class _Reader:
         dialect = _dialect(self._root, _ANY)
         try:
             resource = _SPECIFICATIONS[dialect].create_resource(self._root)
-            place = _Place(dialect, Registry().resolver_with_root(resource))
+            place = _Place(dialect, Registry().resolver_with_root(resource), self._exact)
         except (AttributeError, TypeError, ValueError):  # an id that is none
-            place = _Place(dialect, None)
+            place = _Place(dialect, None, self._exact)
         written = self._node(self._root, place)
-        if (name := self._names.get((id(self._root), dialect, False))) is not None:
+        if (name := self._names.get((id(self._root), dialect, self._exact))) is not None:
             written = {"$ref": f"#/$defs/{name}"}
         defined: dict[str, Schema] = {}
         while self._waiting:
@@ -116,10 +132,23 @@ class _Reader:
             schema = {"$ref": schema["$ref"]}
         written: dict[str, Any] = {}
         for keyword, value in schema.items():
-            if keyword not in _OF_A_RESOURCE and _is_held(keyword, value, place):
+            if keyword not in _OF_A_RESOURCE and self._counts(keyword, value, place):
                 self._keyword(keyword, schema, place, written)
         every = written.get("allOf")
         return False if isinstance(every, list) and any(part is False for part in every) else written
+
+    def _counts(self, keyword: str, value: object, place: _Place) -> bool:
+        """Whether a keyword says something in this place."""
+        if place.dialect == _ANY:
+            return True
+        if keyword == "id":
+            return place.dialect != 4 or not isinstance(value, str)
+        if _FIRST.get(keyword, 0) <= place.dialect <= _LAST.get(keyword, 2020):
+            return True
+        if place.exact or keyword not in _RESTRICTIONS:
+            return False
+        self.added[keyword] = None
+        return True
 
     def _keyword(self, keyword: str, schema: dict[str, Any], place: _Place, written: dict[str, Any]) -> None:
         """Write one keyword into the new node."""
@@ -135,7 +164,8 @@ class _Reader:
         elif keyword in {"$ref", "$dynamicRef", "$recursiveRef"} and isinstance(value, str):
             self._refer(keyword, value, place, written)
         else:
-            inner = replace(place, exact=True) if keyword in _NEGATED or _counts(keyword, schema) else place
+            turned = keyword in _NEGATED or (keyword == "contains" and "maxContains" in schema)
+            inner = replace(place, exact=True) if turned else place
             new = self._value(keyword, value, inner)
             both = keyword == "allOf" and isinstance(new, list) and keyword in written  # the latter of a reference
             written[keyword] = [*written[keyword], *new] if both else new
@@ -170,22 +200,22 @@ class _Reader:
             written[keyword] = value  # it depends on how an instance leads here
             return
         target = self._reference(value, place)
-        if target == value:
-            written[keyword] = value
+        if target is None:
+            written[keyword] = value  # for others to say
         elif isinstance(target, str) and "$ref" not in written:
             written["$ref"] = target
         else:
             written["allOf"] = [*written.get("allOf", []), {"$ref": target} if isinstance(target, str) else target]
 
-    def _reference(self, reference: str, place: _Place) -> str | bool:
-        """The same reference, to a definition, or what it means; itself where it cannot be followed."""
+    def _reference(self, reference: str, place: _Place) -> str | bool | None:
+        """The same reference, to a definition, or what it means; None where it cannot be followed."""
         try:
             found = place.resolver.lookup(reference)
-        except (Unresolvable, AttributeError, TypeError, ValueError):  # malformed schemas are for others to name
-            return reference
+        except (Unresolvable, AttributeError, TypeError, ValueError):
+            return None
         target = found.contents
         if not isinstance(target, dict):
-            return target if isinstance(target, bool) else reference
+            return target if isinstance(target, bool) else None
         dialect = _dialect(target, place.dialect)
         key = (id(target), dialect, place.exact)
         if (name := self._names.get(key)) is None:
@@ -206,21 +236,6 @@ def _dialect(schema: Any, otherwise: int) -> int:  # noqa: ANN401  # any JSON
     uri = schema.get("$schema") if isinstance(schema, dict) else None
     found = _DIALECT.fullmatch(uri) if isinstance(uri, str) else None
     return otherwise if found is None else int(next(filter(None, found.groups())))
-
-
-def _is_held(keyword: str, value: Any, place: _Place) -> bool:  # noqa: ANN401  # any JSON
-    """Whether a keyword is one of the dialect's, or is held nevertheless."""
-    if place.dialect == _ANY:
-        return True
-    if keyword == "id":
-        return place.dialect != 4 or not isinstance(value, str)
-    known = _FIRST.get(keyword, 0) <= place.dialect <= _LAST.get(keyword, 2020)
-    return known or (keyword in _RESTRICTIONS and not place.exact)
-
-
-def _counts(keyword: str, schema: Mapping[str, object]) -> bool:
-    """Whether a schema that excludes more may allow more, because what matches `contains` must not be too much."""
-    return keyword == "contains" and "maxContains" in schema
 
 
 def _dynamic_anchors(value: Any) -> Iterator[str]:  # noqa: ANN401  # any JSON

@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.dialects import in_2020_12
+from lmtool.guide.dialects import in_2020_12, with_all_keywords
 from lmtool.guide.exact_patterns import ecma_pattern, exact_patterns
 from lmtool.guide.regex_errors import regex_error, regex_problem
 from lmtool.guide.schema.document import UnsupportedError
@@ -97,23 +97,44 @@ def _json_schema(constraint: Constraint) -> Grammars:
     if text == "false":
         raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
     given = json.loads(text)
-    schema = in_2020_12(given)
-    names, ordered = open_names(schema), in_order(exact_patterns(schema))
-    if ordered is not given:
-        text = json.dumps(ordered, ensure_ascii=False)
-    if not names.too_few:
-        yield Grammar(_json_lark(text, constraint), (), names)
-    if (rewritten := _rewritten(schema, constraint)) is not None:
-        plain = {} if rewritten.schema is True else in_order(rewritten.schema)
-        lark, left = _json_lark(_text(plain), constraint), open_names(plain)
-        if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
-            yield Grammar(lark, rewritten.narrowed, left)
-            if (whole := _joined(plain)) is not None:
-                yield Grammar(_json_lark(whole, constraint), rewritten.narrowed, left)
+    for schema, warnings in _readings(given):
+        try:
+            yield from _whole_schema(text, given, schema, warnings, constraint)
+        except ConstraintError:
+            if not warnings:
+                raise
     if not constraint.strict:
+        schema = in_2020_12(given)
+        text, names = json.dumps(in_order(exact_patterns(schema)), ensure_ascii=False), open_names(schema)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)
         yield from _wider(given, constraint)
+
+
+def _readings(given: Schema) -> Iterator[tuple[Schema, tuple[str, ...]]]:
+    """A schema with all its keywords, and a warning; and with those that its dialect has."""
+    schema, added = with_all_keywords(given)
+    if added:
+        yield schema, (f"{', '.join(map(repr, added))} is enforced, although the dialect of $schema does not have it",)
+    yield in_2020_12(given) if added else schema, ()
+
+
+def _whole_schema(
+    text: str, given: Schema, schema: Schema, warnings: tuple[str, ...], constraint: Constraint
+) -> Grammars:
+    """A schema with every keyword that it has: as it is, rewritten, and with its references joined."""
+    names, ordered = open_names(schema), in_order(exact_patterns(schema))
+    if not names.too_few and schema is not False:
+        text = text if ordered is given else json.dumps(ordered, ensure_ascii=False)
+        yield Grammar(_json_lark(text, constraint), warnings, names)
+    if (rewritten := _rewritten(schema, constraint)) is None:
+        return
+    plain = {} if rewritten.schema is True else in_order(rewritten.schema)
+    lark, left = _json_lark(_text(plain), constraint), open_names(plain)
+    if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
+        yield Grammar(lark, (*warnings, *rewritten.narrowed), left)
+        if (whole := _joined(plain)) is not None:
+            yield Grammar(_json_lark(whole, constraint), (*warnings, *rewritten.narrowed), left)
 
 
 def _wider(schema: Schema, constraint: Constraint) -> Grammars:
@@ -232,23 +253,33 @@ def _lark_parts(lark: str) -> Iterator[str]:
 def _structural_tag(constraint: Constraint) -> Grammars:
     """The tag as it is, and with its schemas rewritten."""
     tag = json.loads(constraint.text)
-    lark, parts = tag_grammar(tag)
-    yield Grammar(LLMatcher.grammar_from_lark(lark), (), *open_names_in(parts))
     narrowed: list[str] = []
 
-    def rewritten(schema: Schema) -> Schema:
-        try:
-            written = rewrite(schema)
-        except UnsupportedError as problem:
-            raise ConstraintError(
-                f"a JSON Schema of the structural tag cannot be enforced: {problem}", _LENIENT_HINT
-            ) from None
-        if written.schema is False:
-            raise ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
-        narrowed.extend(written.narrowed)
-        return written.schema
+    def read(schema: Schema) -> Schema:
+        [(read, warnings), *_] = _readings(schema)
+        narrowed.extend(warnings)
+        return read
 
-    lark, parts = tag_grammar(tag, rewritten=rewritten)
+    lark, parts = tag_grammar(tag, read)
+    yield Grammar(LLMatcher.grammar_from_lark(lark), tuple(narrowed), *open_names_in(parts))
+
+    def rewritten(schema: Schema) -> Schema:
+        for read, warnings in _readings(schema):
+            try:
+                written = rewrite(read)
+            except UnsupportedError as problem:
+                refused = ConstraintError(
+                    f"a JSON Schema of the structural tag cannot be enforced: {problem}", _LENIENT_HINT
+                )
+                continue
+            if written.schema is not False:
+                narrowed.extend((*warnings, *written.narrowed))
+                return written.schema
+            refused = ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
+        raise refused
+
+    narrowed.clear()
+    lark, parts = tag_grammar(tag, rewritten)
     yield Grammar(LLMatcher.grammar_from_lark(lark), tuple(narrowed), *open_names_in(parts))
 
 

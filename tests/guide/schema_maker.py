@@ -1,4 +1,7 @@
-"""Random JSON Schemas of every keyword that a strict answer is held to, small enough for a model to finish."""
+"""Random JSON Schemas of every keyword that a strict answer is held to, small enough for a model to finish.
+
+They are of every dialect, and any of their keywords may stand in what must not match.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,55 @@ PATTERNS = (
 )  # fmt: skip
 """Of names: some that match few names, some that match many, with common beginnings among them."""
 TEXT_PATTERNS = ("^[a-z]{2,5}$", "^(yes|no)$", "^\\d{3}-\\d{2}$", "^[A-Z][a-z]*$", "a+b?$")
+DIALECTS: dict[str, str | None] = {
+    "none": None,
+    "04": "http://json-schema.org/draft-04/schema#",
+    "06": "http://json-schema.org/draft-06/schema#",
+    "07": "http://json-schema.org/draft-07/schema#",
+    "2019": "https://json-schema.org/draft/2019-09/schema",
+    "2020": "https://json-schema.org/draft/2020-12/schema",
+}
 FORMATS = ("date", "time", "date-time", "ipv4", "uuid", "email", "hostname", "duration", "json-pointer")
+
+
+def spelled(schema: Any, dialect: str, rng: random.Random) -> Any:
+    """A schema of 2020-12 as another dialect writes it, with the keywords that it has."""
+    if dialect in {"none", "2020"}:
+        return schema
+    written: dict[str, Any] = {}
+    for keyword, value in schema.items() if isinstance(schema, dict) else ():
+        if keyword in {"const", "enum", "required", "type"}:
+            written[keyword] = value
+        elif keyword in {"properties", "patternProperties", "$defs", "dependentSchemas", "dependentRequired"}:
+            named = {name: spelled({} if part is True else part, dialect, rng) for name, part in value.items()}
+            if dialect == "04":
+                named = {name: {"not": {}} if part is False else part for name, part in named.items()}
+            written[{"$defs": "definitions"}.get(keyword, keyword)] = named
+        elif keyword == "$ref":
+            written["$ref"] = value.replace("$defs", "definitions")
+        elif keyword in {"additionalProperties", "uniqueItems"} and isinstance(value, bool):
+            written[keyword] = value
+        elif isinstance(value, bool) and dialect == "04":
+            written[keyword] = {} if value else {"not": {}}
+        elif isinstance(value, list):
+            written[keyword] = [spelled(part, dialect, rng) for part in value]
+        else:
+            written[keyword] = spelled(value, dialect, rng)
+    if not isinstance(schema, dict):
+        return schema
+    if "prefixItems" in written:
+        behind = written.pop("items", None)
+        written["items"] = written.pop("prefixItems")
+        written |= {} if behind is None else {"additionalItems": behind}
+    if dialect != "2019" and (named := {**written.pop("dependentRequired", {}), **written.pop("dependentSchemas", {})}):
+        written["dependencies"] = named
+    if dialect == "04":
+        for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            if exclusive in written:
+                written |= {limit: written[exclusive], exclusive: True}
+        if "const" in written and rng.random() < 0.9:
+            written["enum"] = [written.pop("const")]
+    return written
 
 
 class Maker:
@@ -26,13 +77,95 @@ class Maker:
         self._defs: dict[str, Schema] = {}
 
     def schema(self) -> Schema:
-        """A whole document, mostly an object."""
+        """A whole document without a dialect, mostly an object."""
         root = self._object(3) if self._rng.random() < 0.8 else self._node(3)
         if self._rng.random() < 0.25:
             root = self._combined(root, 2)
         if isinstance(root, dict) and self._defs:
             root = {**root, "$defs": self._defs}
         return root
+
+    def schema_of_a_dialect(self) -> Schema:
+        """A document that names its dialect, with the keywords that other schemas have in what must not match."""
+        rng, dialect = self._rng, self._rng.choice(list(DIALECTS))
+        root = rng.choice([self._object, self._array, self._array, self._node])(2)
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            root = self._negated(root)
+        if not isinstance(root, dict):
+            return root
+        root = {**root, "$defs": self._defs} if self._defs else root
+        if (
+            dialect == "04" or rng.random() < 0.85
+        ):  # the others have keywords that their dialect does not know, or knows otherwise
+            root = spelled(root, dialect, rng)
+        if self._defs and rng.random() < 0.15:
+            [name, *_] = self._defs
+            inner = rng.choice(list(DIALECTS)[1:])
+            where = "definitions" if "definitions" in root else "$defs"
+            part = spelled(self._array(1), inner, rng)
+            root[where] = {**root[where], name: {"$schema": DIALECTS[inner], **part}}
+        return {"$schema": DIALECTS[dialect], **root} if DIALECTS[dialect] else root
+
+    def _negated(self, node: Schema) -> Schema:
+        """The node with something beside it that must not match, or not together with something else."""
+        rng, other, beside = self._rng, self._part(), dict(node) if isinstance(node, dict) else {}
+        match rng.randrange(7):
+            case 0 | 1:
+                return {**beside, "not": other}
+            case 2:
+                return {**beside, "oneOf": [other, self._part()]}
+            case 3:
+                return {**beside, "if": other, "then": self._part(), "else": self._part()}
+            case 4:
+                return {"anyOf": [{**beside, "not": {"anyOf": [other, self._part()]}}, {"not": {"not": self._part()}}]}
+            case 5:
+                return {"oneOf": [node, other]}
+            case _:
+                return {**beside, "contains": other, "unevaluatedItems": self._chance(0.5), "if": self._part()}
+
+    def _part(self) -> Schema:
+        """Some keywords of one type, with or without the type, or several of them."""
+        rng, kind = self._rng, self._rng.randrange(8)
+        if kind < 3:
+            found = rng.choice([self._object, self._array, self._string, self._number])(1)
+        elif kind < 5:
+            found = self._rare()
+        else:
+            found = self._node(rng.randrange(2))
+        if isinstance(found, dict) and self._chance(0.4):
+            found = {keyword: value for keyword, value in found.items() if keyword != "type"}
+        if isinstance(found, dict) and len(found) > 1 and self._chance(0.4):
+            keyword = rng.choice(list(found))
+            found = {keyword: found[keyword]}
+        return found
+
+    def _rare(self) -> Schema:
+        rng = self._rng
+        ways: list[Schema] = [
+            {"propertyNames": {"not": {"enum": rng.sample(NAMES, 2)}}},
+            {"propertyNames": rng.choice([{"enum": rng.sample(NAMES, 3)}, {"const": "a"}, {"maxLength": 1}])},
+            {"propertyNames": {"not": {"pattern": rng.choice(PATTERNS)}}},
+            {"contains": self._values(0), "minContains": rng.randint(0, 2), "maxContains": rng.randint(1, 2)},
+            {"contains": self._values(0)},
+            {"uniqueItems": True},
+            {"uniqueItems": True, "items": {"enum": ["a", "b", 1]}},
+            {"prefixItems": [self._values(0)], "items": self._values(0)},
+            {"prefixItems": [self._values(0)], "items": False},
+            {"prefixItems": [self._values(0)], "unevaluatedItems": False},
+            {"dependentRequired": {rng.choice("ab"): [rng.choice("bc")]}},
+            {"dependentSchemas": {rng.choice("ab"): {"required": [rng.choice("bc")]}}},
+            {"properties": {"a": self._values(0)}, "unevaluatedProperties": False},
+            {"format": rng.choice(FORMATS)},
+            {"multipleOf": rng.choice([2, 3])},
+            {"type": rng.choice(["integer", "number", "string", "array"])},
+            {"type": ["integer", "string"], "minimum": 3, "maxLength": 2},
+            {"minProperties": rng.randint(0, 2)},
+            {"maxItems": rng.randint(0, 2)},
+            {"allOf": [self._values(0), self._string(0)]},
+            {**self._reference(1), **rng.choice([self._values(0), self._number(0), {"minItems": 1}])},
+            {"pattern": rng.choice([*PATTERNS, *TEXT_PATTERNS])},
+        ]
+        return rng.choice(ways)
 
     def _chance(self, share: float) -> bool:
         return self._rng.random() < share
