@@ -31,29 +31,11 @@ FORMATS = ("date", "time", "date-time", "ipv4", "uuid", "email", "hostname", "du
 
 def spelled(schema: Any, dialect: str, rng: random.Random) -> Any:
     """A schema of 2020-12 as another dialect writes it, with the keywords that it has."""
-    if dialect in {"none", "2020"}:
-        return schema
-    written: dict[str, Any] = {}
-    for keyword, value in schema.items() if isinstance(schema, dict) else ():
-        if keyword in {"const", "enum", "required", "type"}:
-            written[keyword] = value
-        elif keyword in {"properties", "patternProperties", "$defs", "dependentSchemas", "dependentRequired"}:
-            named = {name: spelled({} if part is True else part, dialect, rng) for name, part in value.items()}
-            if dialect == "04":
-                named = {name: {"not": {}} if part is False else part for name, part in named.items()}
-            written[{"$defs": "definitions"}.get(keyword, keyword)] = named
-        elif keyword == "$ref":
-            written["$ref"] = value.replace("$defs", "definitions")
-        elif keyword in {"additionalProperties", "uniqueItems"} and isinstance(value, bool):
-            written[keyword] = value
-        elif isinstance(value, bool) and dialect == "04":
-            written[keyword] = {} if value else {"not": {}}
-        elif isinstance(value, list):
-            written[keyword] = [spelled(part, dialect, rng) for part in value]
-        else:
-            written[keyword] = spelled(value, dialect, rng)
-    if not isinstance(schema, dict):
-        return schema
+    if dialect in {"none", "2020"} or not isinstance(schema, dict):
+        return {True: {}, False: {"not": {}}}[schema] if isinstance(schema, bool) and dialect == "04" else schema
+    written = {keyword: _spelled(keyword, value, dialect, rng) for keyword, value in schema.items()}
+    if "$defs" in written:
+        written["definitions"] = written.pop("$defs")
     if "prefixItems" in written:
         behind = written.pop("items", None)
         written["items"] = written.pop("prefixItems")
@@ -62,11 +44,22 @@ def spelled(schema: Any, dialect: str, rng: random.Random) -> Any:
         written["dependencies"] = named
     if dialect == "04":
         for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-            if exclusive in written:
-                written |= {limit: written[exclusive], exclusive: True}
+            written |= {limit: written[exclusive], exclusive: True} if exclusive in written else {}
         if "const" in written and rng.random() < 0.9:
             written["enum"] = [written.pop("const")]
     return written
+
+
+def _spelled(keyword: str, value: Any, dialect: str, rng: random.Random) -> Any:
+    if keyword in {"const", "enum", "required", "type", "uniqueItems", "dependentRequired"}:
+        return value
+    if keyword in {"properties", "patternProperties", "$defs", "dependentSchemas"}:
+        return {name: spelled(part, dialect, rng) for name, part in value.items()}
+    if keyword == "$ref":
+        return value.replace("$defs", "definitions")
+    if isinstance(value, list):
+        return [spelled(part, dialect, rng) for part in value]
+    return value if keyword == "additionalProperties" and isinstance(value, bool) else spelled(value, dialect, rng)
 
 
 class Maker:
