@@ -26,6 +26,7 @@ DIALECTS: dict[str, str | None] = {
     "2019": "https://json-schema.org/draft/2019-09/schema",
     "2020": "https://json-schema.org/draft/2020-12/schema",
 }
+_ABOUT = ("array", "object", "string", "number")
 FORMATS = ("date", "time", "date-time", "ipv4", "uuid", "email", "hostname", "duration", "json-pointer")
 
 
@@ -81,9 +82,12 @@ class Maker:
     def schema_of_a_dialect(self) -> Schema:
         """A document that names its dialect, with the keywords that other schemas have in what must not match."""
         rng, dialect = self._rng, self._rng.choice(list(DIALECTS))
-        root = rng.choice([self._object, self._array, self._array, self._node])(2)
-        for _ in range(rng.choice([0, 1, 1, 2])):
-            root = self._negated(root)
+        kind = rng.choice(["array", "array", "object", "object", "string", "number", "any"])
+        root = self._of_kind(kind, 1) if rng.random() < 0.8 else {"type": kind} if kind != "any" else {}
+        for _ in range(rng.choice([0, 1, 1, 1, 2])):
+            root = self._negated(root, kind)
+        if rng.random() < 0.2:
+            root = {"type": "object", "properties": {"a": root}, "required": ["a"], "additionalProperties": False}
         if not isinstance(root, dict):
             return root
         root = {**root, "$defs": self._defs} if self._defs else root
@@ -99,66 +103,92 @@ class Maker:
             root[where] = {**root[where], name: {"$schema": DIALECTS[inner], **part}}
         return {"$schema": DIALECTS[dialect], **root} if DIALECTS[dialect] else root
 
-    def _negated(self, node: Schema) -> Schema:
+    def _negated(self, node: Schema, kind: str) -> Schema:
         """The node with something beside it that must not match, or not together with something else."""
-        rng, other, beside = self._rng, self._part(), dict(node) if isinstance(node, dict) else {}
+        rng, other, beside = self._rng, self._part(kind), dict(node) if isinstance(node, dict) else {}
         match rng.randrange(7):
             case 0 | 1:
                 return {**beside, "not": other}
             case 2:
-                return {**beside, "oneOf": [other, self._part()]}
+                return {**beside, "oneOf": [other, self._part(kind)]}
             case 3:
-                return {**beside, "if": other, "then": self._part(), "else": self._part()}
+                return {**beside, "if": other, "then": self._part(kind), "else": self._part(kind)}
             case 4:
-                return {"anyOf": [{**beside, "not": {"anyOf": [other, self._part()]}}, {"not": {"not": self._part()}}]}
+                double = {"not": {"not": self._part(kind)}}
+                return {"anyOf": [{**beside, "not": {"anyOf": [other, self._part(kind)]}}, double]}
             case 5:
                 return {"oneOf": [node, other]}
             case _:
-                return {**beside, "contains": other, "unevaluatedItems": self._chance(0.5), "if": self._part()}
+                return {"allOf": [node, other]}
 
-    def _part(self) -> Schema:
-        """Some keywords of one type, with or without the type, or several of them."""
-        rng, kind = self._rng, self._rng.randrange(8)
-        if kind < 3:
-            found = rng.choice([self._object, self._array, self._string, self._number])(1)
-        elif kind < 5:
-            found = self._rare()
-        else:
-            found = self._node(rng.randrange(2))
+    def _of_kind(self, kind: str, depth: int) -> Schema:
+        makers = {"array": self._array, "object": self._object, "string": self._string, "number": self._number}
+        return makers[kind](depth) if kind in makers else self._node(depth)
+
+    def _part(self, kind: str) -> Schema:
+        """Some keywords about one kind of instance, with or without its type."""
+        rng = self._rng
+        kind = kind if kind in _ABOUT and self._chance(0.85) else rng.choice(list(_ABOUT))
+        found = self._of_kind(kind, rng.randrange(2)) if self._chance(0.4) else self._rare(kind)
         if isinstance(found, dict) and self._chance(0.4):
             found = {keyword: value for keyword, value in found.items() if keyword != "type"}
-        if isinstance(found, dict) and len(found) > 1 and self._chance(0.4):
+        if isinstance(found, dict) and len(found) > 1 and self._chance(0.3):
             keyword = rng.choice(list(found))
             found = {keyword: found[keyword]}
         return found
 
-    def _rare(self) -> Schema:
-        rng = self._rng
-        ways: list[Schema] = [
-            {"propertyNames": {"not": {"enum": rng.sample(NAMES, 2)}}},
-            {"propertyNames": rng.choice([{"enum": rng.sample(NAMES, 3)}, {"const": "a"}, {"maxLength": 1}])},
-            {"propertyNames": {"not": {"pattern": rng.choice(PATTERNS)}}},
-            {"contains": self._values(0), "minContains": rng.randint(0, 2), "maxContains": rng.randint(1, 2)},
-            {"contains": self._values(0)},
-            {"uniqueItems": True},
-            {"uniqueItems": True, "items": {"enum": ["a", "b", 1]}},
-            {"prefixItems": [self._values(0)], "items": self._values(0)},
-            {"prefixItems": [self._values(0)], "items": False},
-            {"prefixItems": [self._values(0)], "unevaluatedItems": False},
-            {"dependentRequired": {rng.choice("ab"): [rng.choice("bc")]}},
-            {"dependentSchemas": {rng.choice("ab"): {"required": [rng.choice("bc")]}}},
-            {"properties": {"a": self._values(0)}, "unevaluatedProperties": False},
-            {"format": rng.choice(FORMATS)},
-            {"multipleOf": rng.choice([2, 3])},
-            {"type": rng.choice(["integer", "number", "string", "array"])},
-            {"type": ["integer", "string"], "minimum": 3, "maxLength": 2},
-            {"minProperties": rng.randint(0, 2)},
-            {"maxItems": rng.randint(0, 2)},
-            {"allOf": [self._values(0), self._string(0)]},
+    def _rare(self, kind: str) -> Schema:
+        """Keywords of which `schema` draws few."""
+        rng, value = self._rng, self._values(0)
+        counts = {"minContains": rng.randint(0, 2), "maxContains": rng.randint(1, 2)}
+        ways: dict[str, list[Schema]] = {
+            "array": [
+                {"items": value},
+                {"contains": value},
+                {"contains": value, **counts},
+                {"uniqueItems": True},
+                {"uniqueItems": True, "items": {"enum": ["a", "b", 1]}},
+                {"prefixItems": [value], "items": self._values(0)},
+                {"prefixItems": [value], "items": False},
+                {"prefixItems": [value], "unevaluatedItems": False},
+                {"maxItems": rng.randint(0, 2)},
+                {"enum": [[], ["a"], [1, 2], [["x"]]]},
+            ],
+            "object": [
+                {"propertyNames": {"not": {"enum": rng.sample(NAMES, 2)}}},
+                {"propertyNames": rng.choice([{"enum": rng.sample(NAMES, 3)}, {"const": "a"}, {"maxLength": 1}])},
+                {"propertyNames": {"not": {"pattern": rng.choice(PATTERNS)}}},
+                {"patternProperties": {rng.choice(PATTERNS): value}},
+                {"additionalProperties": value},
+                {"dependentRequired": {rng.choice("ab"): [rng.choice("bc")]}},
+                {"dependentSchemas": {rng.choice("ab"): {"required": [rng.choice("bc")]}}},
+                {"properties": {"a": value}, "unevaluatedProperties": False},
+                {"properties": {"a": value}},
+                {"required": ["a"]},
+                {"minProperties": rng.randint(1, 2)},
+                {"enum": [{}, {"a": 1}, {"a": {"b": 2}}]},
+            ],
+            "string": [
+                {"pattern": rng.choice([*PATTERNS, *TEXT_PATTERNS])},
+                {"format": rng.choice(FORMATS)},
+                {"enum": ["a", "yes", "abc", ""]},
+                {"const": "a"},
+                {"maxLength": 2},
+            ],
+            "number": [
+                {"multipleOf": rng.choice([2, 3])},
+                {"type": "integer"},
+                {"minimum": 3},
+                {"exclusiveMaximum": 20},
+                {"type": ["integer", "string"], "minimum": 3, "maxLength": 2},
+                {"enum": [1, 2.5, 30]},
+            ],
+        }
+        others: list[Schema] = [
+            {"allOf": [value, self._string(0)]},
             {**self._reference(1), **rng.choice([self._values(0), self._number(0), {"minItems": 1}])},
-            {"pattern": rng.choice([*PATTERNS, *TEXT_PATTERNS])},
         ]
-        return rng.choice(ways)
+        return rng.choice([*ways[kind], rng.choice(others)])
 
     def _chance(self, share: float) -> bool:
         return self._rng.random() < share
