@@ -37,7 +37,8 @@ _RESTRICTIONS = frozenset({
 _OF_A_RESOURCE = frozenset({
     "$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions",
 })  # fmt: skip
-_DATA = frozenset({"const", "enum", "default", "examples"})
+_IDS = ("$id", "id")
+_MARKS = frozenset({*_IDS, "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _SINGLE = frozenset({
@@ -56,23 +57,21 @@ def in_2020_12(schema: Schema) -> Schema:
     its own. A `$schema` that is none of the drafts 4 to 2020-12 counts as 2020-12. References that cannot be followed
     stay. The same object where nothing changes.
     """
-    return _read(schema, exact=True)[0]
+    return Reading(schema).schema
 
 
-def with_all_keywords(schema: Schema) -> tuple[Schema, list[str]]:
-    """Return the same, with the keywords that the dialect does not have where they can only exclude instances.
+class Reading:
+    """A schema as `in_2020_12` returns it, and what became of its keywords and references."""
 
-    Second, the names of these keywords, if any: whoever wrote them will have meant them.
-    """
-    return _read(schema, exact=False)
-
-
-def _read(schema: Schema, *, exact: bool) -> tuple[Schema, list[str]]:
-    if not isinstance(schema, dict):
-        return schema, []
-    reader = _Reader(schema, exact=exact)
-    written = reader.read()
-    return schema if written == schema else written, list(reader.added)
+    def __init__(self, schema: Schema, *, exact: bool = True) -> None:
+        """exact: whether keywords say nothing that the dialect does not have; else those that only exclude do."""
+        reader = _Reader(schema if isinstance(schema, dict) else {}, exact=exact)
+        written = reader.read() if isinstance(schema, dict) else schema
+        self.schema = schema if written == schema else written
+        self.added = list(reader.added)
+        """Keywords of other dialects that were kept: whoever wrote them will have meant them."""
+        self.lost = reader.lost
+        """References that cannot be followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +93,22 @@ class _Reader:
         self._exact = exact
         self.added: dict[str, None] = {}
         """Keywords that the dialect does not have."""
-        self._dynamic = list(_dynamic_anchors(root))
+        self.lost: set[str] = set()
+        """References that cannot be followed."""
+        self._marks = list(_marks(root))
         self._names: dict[tuple[int, int, bool], str] = {}
         self._taken: set[str] = set()
         self._waiting: list[tuple[str, Schema, _Place]] = []
 
     def read(self) -> Schema:
         dialect = _dialect(self._root, _ANY)
+        resource = _SPECIFICATIONS[dialect].create_resource(self._root)
+        place = _Place(dialect, None, self._exact)
         try:
-            resource = _SPECIFICATIONS[dialect].create_resource(self._root)
-            place = _Place(dialect, Registry().resolver_with_root(resource), self._exact)
-        except (AttributeError, TypeError, ValueError):  # an id that is none
-            place = _Place(dialect, None, self._exact)
+            registry = Registry().with_resource(uri := resource.id() or "", resource)
+            place = replace(place, resolver=(registry.crawl() if self._marks else registry).resolver(uri))
+        except (AttributeError, TypeError, ValueError):  # what is malformed is for others to name
+            pass
         written = self._node(self._root, place)
         if (name := self._names.get((id(self._root), dialect, self._exact))) is not None:
             written = {"$ref": f"#/$defs/{name}"}
@@ -119,11 +122,12 @@ class _Reader:
         """A schema within another one."""
         if not isinstance(value, dict):
             return value
-        dialect = _dialect(value, place.dialect)
-        if place.resolver is not None and any(isinstance(value.get(name), str) for name in ("$id", "id")):
+        if (dialect := _dialect(value, place.dialect)) != place.dialect:
+            place = replace(place, dialect=dialect)
+        if self._marks and place.resolver is not None and any(isinstance(value.get(name), str) for name in _IDS):
             resource = _SPECIFICATIONS[dialect].create_resource(value)
             place = replace(place, resolver=place.resolver.in_subresource(resource))
-        return self._node(value, replace(place, dialect=dialect))
+        return self._node(value, place)
 
     def _node(self, schema: Any, place: _Place) -> Any:  # noqa: ANN401  # any JSON
         if not isinstance(schema, dict):
@@ -195,13 +199,14 @@ class _Reader:
             written["dependentSchemas"] = written.get("dependentSchemas", {}) | others
 
     def _refer(self, keyword: str, value: str, place: _Place, written: dict[str, Any]) -> None:
-        anchor = "" if keyword == "$recursiveRef" else value.partition("#")[2] or "#"
-        if keyword != "$ref" and self._dynamic.count(anchor) > 1:
+        anchor = "$recursiveAnchor" if keyword == "$recursiveRef" else value.partition("#")[2]
+        if keyword != "$ref" and self._marks.count(anchor) > 1:
             written[keyword] = value  # it depends on how an instance leads here
             return
         target = self._reference(value, place)
         if target is None:
-            written[keyword] = value  # for others to say
+            written[keyword] = value
+            self.lost.add(value)
         elif isinstance(target, str) and "$ref" not in written:
             written["$ref"] = target
         else:
@@ -209,9 +214,11 @@ class _Reader:
 
     def _reference(self, reference: str, place: _Place) -> str | bool | None:
         """The same reference, to a definition, or what it means; None where it cannot be followed."""
+        if not self._marks and reference != "#" and not reference.startswith("#/"):
+            return None
         try:
             found = place.resolver.lookup(reference)
-        except (Unresolvable, AttributeError, TypeError, ValueError):
+        except (Unresolvable, AttributeError, TypeError, ValueError):  # of malformed schemas
             return None
         target = found.contents
         if not isinstance(target, dict):
@@ -238,13 +245,11 @@ def _dialect(schema: Any, otherwise: int) -> int:  # noqa: ANN401  # any JSON
     return otherwise if found is None else int(next(filter(None, found.groups())))
 
 
-def _dynamic_anchors(value: Any) -> Iterator[str]:  # noqa: ANN401  # any JSON
-    """The names of all `$dynamicAnchor`; "" for each `$recursiveAnchor`."""
+def _marks(value: Any) -> Iterator[str]:  # noqa: ANN401  # any JSON
+    """For each part that has an id or an anchor: the name of a `$dynamicAnchor`, or the keyword."""
     if isinstance(value, dict):
-        if isinstance(name := value.get("$dynamicAnchor"), str):
-            yield name
-        if value.get("$recursiveAnchor") is True:
-            yield ""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for part in parts:
-        yield from _dynamic_anchors(part)
+        for keyword in value.keys() & _MARKS:
+            if value[keyword] is not False:
+                yield str(value[keyword]) if keyword == "$dynamicAnchor" else keyword
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _marks(part)

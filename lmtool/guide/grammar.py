@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.dialects import in_2020_12, with_all_keywords
+from lmtool.guide.dialects import Reading, in_2020_12
 from lmtool.guide.exact_patterns import ecma_pattern, exact_patterns
 from lmtool.guide.regex_errors import regex_error, regex_problem
 from lmtool.guide.schema.document import UnsupportedError
@@ -113,10 +113,11 @@ def _json_schema(constraint: Constraint) -> Grammars:
 
 def _readings(given: Schema) -> Iterator[tuple[Schema, tuple[str, ...]]]:
     """A schema with all its keywords, and a warning; and with those that its dialect has."""
-    schema, added = with_all_keywords(given)
-    if added:
-        yield schema, (f"{', '.join(map(repr, added))} is enforced, although the dialect of $schema does not have it",)
-    yield in_2020_12(given) if added else schema, ()
+    reading = Reading(given, exact=False)
+    if reading.added:
+        keywords = ", ".join(map(repr, reading.added))
+        yield reading.schema, (f"{keywords} is enforced, although the dialect that $schema names does not have it",)
+    yield in_2020_12(given) if reading.added else reading.schema, ()
 
 
 def _whole_schema(

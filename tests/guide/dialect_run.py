@@ -73,8 +73,12 @@ def run(count: int, first: int, backend: ConstraintBackend) -> Figures:
 
 def _problem(schema: Schema, text: str) -> str | None:
     """Why a finished text is not valid, for either."""
-    own = validate(json_schema(schema), text, _ALL_STEPS).error
-    return problem_of(schema, text) or (None if own is None else own.message)
+    if (own := validate(json_schema(schema), text, _ALL_STEPS).error) is not None:
+        return own.message
+    try:
+        return problem_of(schema, text)
+    except OverflowError:  # jsonschema divides floats; numbers beyond them are for the server's own to judge
+        return None
 
 
 def main(words: list[str]) -> int:

@@ -7,9 +7,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lmtool.guide.dialects import Reading
 from lmtool.guide.exact_patterns import exact_pattern
 from lmtool.guide.regex_errors import regex_error, regex_problem
-from lmtool.guide.schema.document import Document, UnsupportedError, is_whole
+from lmtool.guide.schema.document import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,31 +60,18 @@ def _without(value: object, pointer: str, places: set[str]) -> object:
 
 
 def _lost_references(schema: object) -> Iterator[Mistake]:
-    """References that lead nowhere, in a document of which no part has a name of its own."""
-    if not isinstance(schema, dict) or _has_names(schema):
-        return
-    document = Document(schema)
-    waiting: list[tuple[str, object]] = [("#", schema)]
+    """References that lead nowhere."""
+    lost = Reading(schema).lost if isinstance(schema, dict) else ()
+    waiting: list[tuple[str, object]] = [("#", schema)] if lost else []
     while waiting:
         pointer, value = waiting.pop()
         if isinstance(value, dict):
             waiting += [(f"{pointer}/{_escaped(str(name))}", part) for name, part in value.items()]
-            if isinstance(reference := value.get("$ref"), str):
-                try:
-                    document.resolve(reference)
-                except UnsupportedError:
-                    why = f"{_shown(reference)} is not within the schema, and nothing is fetched"
-                    yield Mistake(f"{pointer}/$ref", why, "put what it means under $defs")
+            if isinstance(reference := value.get("$ref"), str) and reference in lost:
+                why = f"{_shown(reference)} is not within the schema, and nothing is fetched"
+                yield Mistake(f"{pointer}/$ref", why, "put what it means under $defs")
         elif isinstance(value, list):
             waiting += [(f"{pointer}/{at}", part) for at, part in enumerate(value)]
-
-
-def _has_names(value: object) -> bool:
-    if isinstance(value, list):
-        return any(map(_has_names, value))
-    if not isinstance(value, dict):
-        return False
-    return bool(value.keys() & {"$id", "id", "$anchor", "$dynamicAnchor"}) or any(map(_has_names, value.values()))
 
 
 def _mistakes(schema: object, pointer: str) -> Iterator[Mistake]:
