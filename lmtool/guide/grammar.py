@@ -12,13 +12,14 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.exact_patterns import exact_patterns
-from lmtool.guide.regex_errors import regex_problem
+from lmtool.guide.dialects import Reading, in_2020_12
+from lmtool.guide.exact_patterns import ecma_pattern, exact_patterns
+from lmtool.guide.regex_errors import regex_error, regex_problem
 from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_patterns
 from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
 from lmtool.guide.schema.property_order import in_order
-from lmtool.guide.schema.references import alone, joined
+from lmtool.guide.schema.references import joined
 from lmtool.guide.schema.rewriting import Rewritten, rewrite
 from lmtool.guide.structural_tag import lark_string, open_names_in, tag_grammar
 from lmtool.subprocesses.process import LONG
@@ -33,6 +34,10 @@ _JSON_PLACE = "at 1(8): failed to compile JSON schema: "
 _OWN_PLACE = re.compile(r"^at 1\(8\): ")
 """A place in what we wrote around a constraint, which nobody else has seen."""
 _JSON_OPTIONS = '"x-guidance"'
+_LARK_PART = re.compile(
+    r'"(?:\\.|[^"\\])*"|(?:#|//)[^\n]*|/(?P<regex>(?:\\.|[^/\\])+)/(?P<flags>[imslux]*)|(?P<json>%json\s*)', re.DOTALL
+)
+"""A string, a comment, a regular expression, or what a JSON Schema follows: only these have others' marks in them."""
 _PYTHON_END = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\Z")
 
 
@@ -91,23 +96,46 @@ def _json_schema(constraint: Constraint) -> Grammars:
     text = _without_options("{}" if constraint.text == "true" else constraint.text)
     if text == "false":
         raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
-    schema = json.loads(text)
-    names, ordered = open_names(schema), in_order(exact_patterns(alone(schema)))
-    if ordered is not schema:
-        text = json.dumps(ordered, ensure_ascii=False)
-    if not names.too_few:
-        yield Grammar(_json_lark(text, constraint), (), names)
-    if (rewritten := _rewritten(schema, constraint)) is not None:
-        plain = {} if rewritten.schema is True else in_order(rewritten.schema)
-        lark, left = _json_lark(_text(plain), constraint), open_names(plain)
-        if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
-            yield Grammar(lark, rewritten.narrowed, left)
-            if (whole := _joined(plain)) is not None:
-                yield Grammar(_json_lark(whole, constraint), rewritten.narrowed, left)
+    given = json.loads(text)
+    for schema, warnings in _readings(given):
+        try:
+            yield from _whole_schema(text, given, schema, warnings, constraint)
+        except ConstraintError:
+            if not warnings:
+                raise
     if not constraint.strict:
+        schema = in_2020_12(given)
+        text, names = json.dumps(in_order(exact_patterns(schema)), ensure_ascii=False), open_names(schema)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)
-        yield from _wider(schema, constraint)
+        yield from _wider(given, constraint)
+
+
+def _readings(given: Schema) -> Iterator[tuple[Schema, tuple[str, ...]]]:
+    """A schema with all its keywords, and a warning; and with those that its dialect has."""
+    reading = Reading(given, exact=False)
+    if reading.added:
+        keywords = ", ".join(map(repr, reading.added))
+        yield reading.schema, (f"{keywords} is enforced, although the dialect that $schema names does not have it",)
+    yield in_2020_12(given) if reading.added else reading.schema, ()
+
+
+def _whole_schema(
+    text: str, given: Schema, schema: Schema, warnings: tuple[str, ...], constraint: Constraint
+) -> Grammars:
+    """A schema with every keyword that it has: as it is, rewritten, and with its references joined."""
+    names, ordered = open_names(schema), in_order(exact_patterns(schema))
+    if not names.too_few and schema is not False:
+        text = text if ordered is given else json.dumps(ordered, ensure_ascii=False)
+        yield Grammar(_json_lark(text, constraint), warnings, names)
+    if (rewritten := _rewritten(schema, constraint)) is None:
+        return
+    plain = {} if rewritten.schema is True else in_order(rewritten.schema)
+    lark, left = _json_lark(_text(plain), constraint), open_names(plain)
+    if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
+        yield Grammar(lark, (*warnings, *rewritten.narrowed), left)
+        if (whole := _joined(plain)) is not None:
+            yield Grammar(_json_lark(whole, constraint), (*warnings, *rewritten.narrowed), left)
 
 
 def _wider(schema: Schema, constraint: Constraint) -> Grammars:
@@ -117,6 +145,7 @@ def _wider(schema: Schema, constraint: Constraint) -> Grammars:
         return
     wider, warnings = without_unsupported_patterns(schema)
     if warnings and isinstance(wider, dict):
+        wider = in_2020_12(wider)
         text = _text(wider)
         lark = _json_lark(text, constraint, coerce_one_of=True, lenient=True)
         yield Grammar(lark, tuple(warnings), open_names(wider), wider=True)
@@ -184,7 +213,7 @@ def _json_lark(schema: str, constraint: Constraint, *, coerce_one_of: bool = Fal
 
 
 def _regex(constraint: Constraint) -> Grammars:
-    yield Grammar(LLMatcher.grammar_from_regex(_PYTHON_END.sub(r"\1\\z", constraint.text)))
+    yield Grammar(LLMatcher.grammar_from_regex(ecma_pattern(_PYTHON_END.sub(r"\1\\z", constraint.text))))
 
 
 def _choice(constraint: Constraint) -> Grammars:
@@ -199,29 +228,59 @@ def _grammar(constraint: Constraint) -> Grammars:
         lark = any_to_lark(constraint.text)
     except (GbnfToLarkError, ValueError, IndexError, RecursionError) as error:
         raise ConstraintError(f"the grammar is neither Lark nor GBNF: {error}") from None
-    yield Grammar(LLMatcher.grammar_from_lark(lark))
+    yield Grammar(LLMatcher.grammar_from_lark(lark if lark != constraint.text else "".join(_lark_parts(lark))))
+
+
+def _lark_parts(lark: str) -> Iterator[str]:
+    """A grammar whose regular expressions, and schemas' patterns, mean what ECMA-262 says."""
+    at = 0
+    while (found := _LARK_PART.search(lark, at)) is not None:
+        yield lark[at : found.start()]
+        at = found.end()
+        if found["regex"] is not None:
+            yield f"/{ecma_pattern(found['regex'], dot_all='s' in found['flags'])}/{found['flags']}"
+        elif found["json"] is None:
+            yield found[0]
+        else:
+            try:
+                schema, at = json.JSONDecoder().raw_decode(lark, at)
+            except (ValueError, RecursionError):  # the library says what is wrong with it
+                yield found[0]
+                continue
+            yield found[0] + json.dumps(exact_patterns(in_2020_12(schema)), ensure_ascii=False)
+    yield lark[at:]
 
 
 def _structural_tag(constraint: Constraint) -> Grammars:
     """The tag as it is, and with its schemas rewritten."""
     tag = json.loads(constraint.text)
-    lark, parts = tag_grammar(tag)
-    yield Grammar(LLMatcher.grammar_from_lark(lark), (), *open_names_in(parts))
     narrowed: list[str] = []
 
-    def rewritten(schema: Schema) -> Schema:
-        try:
-            written = rewrite(schema)
-        except UnsupportedError as problem:
-            raise ConstraintError(
-                f"a JSON Schema of the structural tag cannot be enforced: {problem}", _LENIENT_HINT
-            ) from None
-        if written.schema is False:
-            raise ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
-        narrowed.extend(written.narrowed)
-        return written.schema
+    def read(schema: Schema) -> Schema:
+        [(read, warnings), *_] = _readings(schema)
+        narrowed.extend(warnings)
+        return read
 
-    lark, parts = tag_grammar(tag, rewritten=rewritten)
+    lark, parts = tag_grammar(tag, read)
+    yield Grammar(LLMatcher.grammar_from_lark(lark), tuple(narrowed), *open_names_in(parts))
+
+    def rewritten(schema: Schema) -> Schema:
+        for read, warnings in _readings(schema):
+            try:
+                written = rewrite(read)
+            except UnsupportedError as problem:
+                refused = ConstraintError(
+                    f"a JSON Schema of the structural tag cannot be enforced: {problem}", _LENIENT_HINT
+                )
+                continue
+            if written.schema is not False:
+                narrowed.extend((*warnings, *written.narrowed))
+                return written.schema
+            refused = ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
+        raise refused
+
+    narrowed.clear()
+    lark, parts = tag_grammar(tag, rewritten)
     yield Grammar(LLMatcher.grammar_from_lark(lark), tuple(narrowed), *open_names_in(parts))
 
 
@@ -260,7 +319,7 @@ def is_impossible(message: str) -> bool:
 def _fault(constraint: Constraint, message: str) -> ConstraintError | None:
     """The error for a constraint that is badly written, or has a pattern that is not supported, with its place."""
     if constraint.kind == "regex":
-        problem = regex_problem(message, constraint.text)
+        problem = regex_problem(regex_error(constraint.text) or message, constraint.text)  # the former has its places
         if problem is None:
             return None
         what = "cannot be enforced" if problem.unsupported else "is malformed"

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, UnknownType, ValidationError
-from jsonschema.validators import extend, validator_for
+from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from lmtool.guide.dialects import in_2020_12
 from lmtool.guide.name_patterns import PatternError, matches
 
 _MOST_SENTENCES = 10
@@ -86,15 +87,14 @@ def _decimal_digits(number: re.Match[str]) -> str:
 
 def _validator(schema_text: str) -> Any:  # noqa: ANN401  # jsonschema's classes are made as they are needed
     try:
-        kind: Any = validator_for(json.loads(schema_text), default=Draft202012Validator)
-        kind.check_schema(json.loads(schema_text))
-        schema = json.loads(schema_text, parse_float=Decimal)
+        Draft202012Validator.check_schema(in_2020_12(json.loads(schema_text)))
+        schema = in_2020_12(json.loads(schema_text, parse_float=Decimal))
     except (ValueError, RecursionError, SchemaError, UnknownType) as error:
         raise UncheckedError(_short(str(error))) from None
-    keywords = {**kind.VALIDATORS, **_OWN}
+    keywords = {**Draft202012Validator.VALIDATORS, **_OWN}
     counted = {name: _counted(keyword) for name, keyword in keywords.items()}
-    types = kind.TYPE_CHECKER.redefine("integer", _is_integer)
-    return extend(kind, counted, type_checker=types)(schema, registry=Registry())  # type: ignore[no-untyped-call]
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer)
+    return extend(Draft202012Validator, counted, type_checker=types)(schema, registry=Registry())  # type: ignore[no-untyped-call]
 
 
 _cached_validator = lru_cache(maxsize=64)(_validator)

@@ -43,6 +43,8 @@ _REFUSED = ("doesn't satisfy the grammar", "out of range")
 _SIMPLIFY = "make the constraint simpler: fewer alternatives, fewer nested or large repetitions"
 _MARK = re.compile(r"<[!-~]+>")
 """An added token that stands for itself in a vocabulary of any kind."""
+_SLICES = [one.replace(r"\x7F]", r"\x7F\u{2028}\u{2029}]") for one in LLTokenizer.general_slices()]
+"""Texts whose tokens are allowed as one where all such texts are: of characters that a dot of ECMA-262 matches."""
 _FORCED_SECONDS = 0.005
 """Seconds of CPU within which a search for forced tokens pays: all streams wait meanwhile."""
 
@@ -285,7 +287,7 @@ def read_tokenizer(tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int])
         described = json.loads(tokenizer_json)  # the library takes other texts for names on the hub
         if _show_marks(described):
             tokenizer_json = json.dumps(described)
-        return LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids) or None)
+        return LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids) or None, slices=_SLICES)
     except (ValueError, RuntimeError) as error:
         raise ResourceError(
             f"constraints cannot be used with this tokenizer: {error}", "send the request without a constraint"

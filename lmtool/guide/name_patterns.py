@@ -31,9 +31,11 @@ def matches(pattern: str, text: str) -> bool:
     """Whether a pattern is found in a text, without backtracking. Raises `PatternError`."""
     matcher = _searcher(pattern).deep_copy()
     try:
-        tokens = list(json.dumps(text, ensure_ascii=False).encode())
+        written = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which the library takes so only
+        data = written.encode()
     except UnicodeEncodeError:
         raise PatternError("half a surrogate pair is no character that a pattern could match") from None
+    tokens = list(data)
     matched = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
     if not matched and "satisfy" not in (problem := matcher.get_error()) and problem:
         raise PatternError(f"{pattern!r}: {problem.splitlines()[0]}")

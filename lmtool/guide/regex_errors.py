@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from llguidance import LLMatcher
+
+from lmtool.guide.byte_tokenizer import byte_tokenizer
 from lmtool.guide.regex_parts import PARTS
 
 _INDENT = 4
@@ -38,6 +41,11 @@ class RegexProblem:
         if self.place is None or not 0 <= self.place < len(pattern):
             return self.why
         return f"{self.why}, at character {self.place + 1}: {pattern[self.place : self.place + _SHOWN]}"
+
+
+def regex_error(pattern: str) -> str:
+    """Why the library cannot read a regular expression; empty where it can."""
+    return LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_regex(pattern), log_level=0).get_error()
 
 
 def regex_problem(message: str, pattern: str) -> RegexProblem | None:

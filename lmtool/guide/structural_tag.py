@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.exact_patterns import exact_patterns
+from lmtool.guide.dialects import in_2020_12
+from lmtool.guide.exact_patterns import ecma_pattern, exact_patterns
 from lmtool.guide.schema.open_names import OpenNames, open_names
 
 if TYPE_CHECKING:
@@ -40,17 +41,17 @@ def lark_string(text: str) -> str:
 
 
 def tag_grammar(
-    tag: Mapping[str, object], *, captures: bool = False, rewritten: Callable[[Schema], Schema] | None = None
+    tag: Mapping[str, object], read: Callable[[Schema], Schema] = in_2020_12, *, captures: bool = False
 ) -> tuple[str, list[JsonPart]]:
     """Return the Lark grammar of a structural tag in either form, and the JSON in it, in the order of the grammar.
 
     captures: whether each JSON part is captured under its index; special tokens, no part of a text, are left out then.
-    rewritten: what stands for a strict schema in the grammar; None: itself. Free text (`any_text`, `triggered_tags`)
+    read: returns what stands for a strict schema in the grammar. Free text (`any_text`, `triggered_tags`)
     may stand at the end only, `any_text` also as all that a tag holds and before a special token: what follows it would
     otherwise not be found. Raises `ConstraintError`, which names the part that is wrong, and `UnmarkedTextError` for a
     tag whose JSON cannot be captured.
     """
-    writer = _Writer(captures=captures, rewritten=rewritten)
+    writer = _Writer(read, captures=captures)
     return writer.grammar(as_format(tag)), writer.parts
 
 
@@ -99,9 +100,9 @@ def open_names_in(parts: Sequence[JsonPart]) -> tuple[OpenNames, tuple[bytes, ..
 class _Writer:
     """Writes a rule for each part of a format."""
 
-    def __init__(self, *, captures: bool, rewritten: Callable[[Schema], Schema] | None = None) -> None:
+    def __init__(self, read: Callable[[Schema], Schema], *, captures: bool) -> None:
         self.parts: list[JsonPart] = []
-        self._rewritten = rewritten or (lambda schema: schema)
+        self._read = read
         self._captures = captures
         self._rules: list[str] = []
         self._before: tuple[str, ...] = ("",)
@@ -158,10 +159,9 @@ class _Writer:
             raise ConstraintError(f"{where}.json_schema is {schema!r:.60}; expected a JSON Schema: an object or true")
         lenient = node.get("strict") is False
         options = {"whitespace_flexible": False, "coerce_one_of": lenient, "lenient": lenient}
-        held = schema if lenient else self._rewritten(schema)
-        body = "%json " + json.dumps(
-            {**(exact_patterns(held) if isinstance(held, dict) else {}), "x-guidance": options}
-        )
+        held = in_2020_12(schema) if lenient else self._read(schema)
+        written = exact_patterns(held) if isinstance(held, dict) else {} if held else {"not": {}}
+        body = "%json " + json.dumps({**written, "x-guidance": options})
         self.parts.append(JsonPart(self._before, schema if self._captures else held, not lenient))
         self._before = ()
         return self._rule(body, f'[capture="{len(self.parts) - 1}"]') if self._captures else body
@@ -295,7 +295,7 @@ def _is_free_tail(parts: Sequence[object]) -> bool:
 
 def _slashed(pattern: str) -> str:
     """A pattern as Lark has it: between slashes, on one line."""
-    pattern = pattern.replace("\\\n", "\\n").replace("\n", "\\n")
+    pattern = ecma_pattern(pattern).replace("\\\n", "\\n").replace("\n", "\\n")
     return "/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern) + "/"
 
 

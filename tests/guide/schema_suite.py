@@ -1,7 +1,7 @@
-"""Measures json-schema-org/JSON-Schema-Test-Suite, tests/draft2020-12: `python -m tests.guide.schema_suite DIR`.
+"""Measures JSON-Schema-Test-Suite, a folder of its tests such as draft7: `python -m tests.guide.schema_suite DIR`.
 
-Every schema is compiled as strict; every instance is followed as compact JSON in the embedded model's tokens, its
-properties in the schema's order.
+Every schema is compiled as strict, with the `$schema` of its folder where it has none; every instance is followed as
+compact JSON in the embedded model's tokens, its properties in the schema's order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ from lmtool.tiny.path import MODEL_DIR
 from tests.guide.following import accepts, accepts_reordered
 
 _IMPOSSIBLE = "no text matches"
+_DIALECTS = {
+    "draft4": "http://json-schema.org/draft-04/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft7": "http://json-schema.org/draft-07/schema#",
+}
+"""By folder, where schemas do not name theirs."""
 
 
 @dataclass
@@ -52,6 +58,8 @@ def measure(files: list[Path], backend: ConstraintBackend) -> Figures:
     figures = Figures()
     for file in files:
         for group in json.loads(file.read_text()):
+            if file.parent.name in _DIALECTS and isinstance(group["schema"], dict):
+                group["schema"].setdefault("$schema", _DIALECTS[file.parent.name])
             _judge(f"{file.stem}: {group['description']}", group, backend, figures)
     return figures
 

@@ -14,8 +14,10 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
 
 from lmtool.constraint import json_schema
 from lmtool.engine.config import EngineConfig
@@ -63,8 +65,27 @@ def problem_of(schema: Schema, text: str) -> str | None:
         value = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
         return str(error)
-    found = next(iter(Draft202012Validator(schema).iter_errors(value)), None)
+    kind = validator_for(schema, default=Draft202012Validator)
+    found = next(iter(kind(as_python(schema)).iter_errors(value)), None)
     return None if found is None else f"{found.json_path}: {found.message[:100]}"
+
+
+def as_python(schema: Any) -> Any:
+    """A schema whose patterns mean to Python's `re` what they mean to ECMA-262, those that `schema_maker` draws."""
+    if isinstance(schema, list):
+        return [as_python(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    written = {name: part if name in {"const", "enum"} else as_python(part) for name, part in schema.items()}
+    if isinstance(pattern := schema.get("pattern"), str):
+        written["pattern"] = _as_python(pattern)
+    if isinstance(patterns := written.get("patternProperties"), dict):
+        written["patternProperties"] = {_as_python(name): part for name, part in patterns.items()}
+    return written
+
+
+def _as_python(pattern: str) -> str:
+    return pattern.replace("$", r"\Z").replace(".", "[^\n\r\u2028\u2029]").replace(r"\d", "[0-9]")
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

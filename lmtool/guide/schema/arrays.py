@@ -93,7 +93,7 @@ def write_contains(node: dict[str, object], document: Document) -> list[Schema]:
 
 
 def _items(node: dict[str, object], keyword: str) -> Schema:
-    if node.keys() & {"prefixItems", "additionalItems"} or isinstance(node.get("items"), list):
+    if "prefixItems" in node:
         raise UnsupportedError(keyword, "beside items at fixed places is not supported")
     [items] = schemas([node.get("items", True)], "items")
     return items

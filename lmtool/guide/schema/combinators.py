@@ -90,7 +90,7 @@ def write_dependencies(node: Node, document: Document) -> list[Schema]:
     document.count()
     required: list[Schema] = []
     present = set(names(node.get("required", []), "required"))
-    for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+    for keyword in ("dependentRequired", "dependentSchemas"):
         dependencies = node.pop(keyword, {})
         if not isinstance(dependencies, dict):
             raise UnsupportedError(keyword, "is no object")
@@ -102,8 +102,6 @@ def write_dependencies(node: Node, document: Document) -> list[Schema]:
 
 
 def _dependent(value: object, keyword: str) -> Schema:
-    if isinstance(value, str):
-        value = [value]
     if isinstance(value, list):
         return {"required": names(value, keyword)} if value else True
     return named_schemas({keyword: value}, keyword)[keyword]

@@ -19,9 +19,6 @@ MAX_NODES = 20_000
 """Most subschemas that rewriting one document may look at or make."""
 
 
-_OLD_DRAFT = re.compile(r"json-schema\.org/draft-0[3467]/")
-
-
 MAX_DEPTH = 100
 """Deepest nesting of subschemas in what one document is rewritten to."""
 
@@ -47,12 +44,6 @@ class Document:
         """Whether there is a node with `UNIQUE`."""
         self._nodes = 0
         self._depth = 0
-
-    @property
-    def ref_stands_alone(self) -> bool:
-        """Whether keywords beside `$ref` say nothing: in the drafts up to 7 (JSON Schema draft-07, Core, 8.3)."""
-        dialect = self.root.get("$schema") if isinstance(self.root, dict) else None
-        return isinstance(dialect, str) and _OLD_DRAFT.search(dialect) is not None
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
@@ -84,7 +75,7 @@ class Document:
         for _ in range(16):
             if isinstance(schema, bool) or "$ref" not in schema:
                 return schema
-            if significant(schema) != {"$ref"} and not self.ref_stands_alone:
+            if significant(schema) != {"$ref"}:
                 return schema
             schema = self.resolve(schema["$ref"])
         raise UnsupportedError("$ref", "refers to itself")
@@ -123,9 +114,9 @@ def _unquoted(part: str) -> str:
 
 ASSERTIONS = frozenset({
     "$ref", "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum",
-    "maxLength", "minLength", "pattern", "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems",
+    "maxLength", "minLength", "pattern", "format", "items", "prefixItems", "maxItems", "minItems",
     "uniqueItems", "contains", "minContains", "maxContains", "maxProperties", "minProperties", "required",
-    "properties", "patternProperties", "additionalProperties", "propertyNames", "dependencies", "dependentRequired",
+    "properties", "patternProperties", "additionalProperties", "propertyNames", "dependentRequired",
     "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "unevaluatedProperties",
     "unevaluatedItems", "$dynamicRef", "$recursiveRef",
 })  # fmt: skip
@@ -199,7 +190,7 @@ def subschemas(node: Mapping[str, object], *keywords: str) -> list[Schema]:
     return [schema for schema in found if isinstance(schema, bool | dict)]
 
 
-_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
+_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
 
 
 def listed_values(schema: Mapping[str, object]) -> list[object] | None:

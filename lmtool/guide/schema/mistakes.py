@@ -7,12 +7,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher
-
-from lmtool.guide.byte_tokenizer import byte_tokenizer
+from lmtool.guide.dialects import Reading
 from lmtool.guide.exact_patterns import exact_pattern
-from lmtool.guide.regex_errors import regex_problem
-from lmtool.guide.schema.document import Document, UnsupportedError, is_whole
+from lmtool.guide.regex_errors import regex_error, regex_problem
+from lmtool.guide.schema.document import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,31 +60,18 @@ def _without(value: object, pointer: str, places: set[str]) -> object:
 
 
 def _lost_references(schema: object) -> Iterator[Mistake]:
-    """References that lead nowhere, in a document of which no part has a name of its own."""
-    if not isinstance(schema, dict) or _has_names(schema):
-        return
-    document = Document(schema)
-    waiting: list[tuple[str, object]] = [("#", schema)]
+    """References that lead nowhere."""
+    lost = Reading(schema).lost if isinstance(schema, dict) else ()
+    waiting: list[tuple[str, object]] = [("#", schema)] if lost else []
     while waiting:
         pointer, value = waiting.pop()
         if isinstance(value, dict):
             waiting += [(f"{pointer}/{_escaped(str(name))}", part) for name, part in value.items()]
-            if isinstance(reference := value.get("$ref"), str):
-                try:
-                    document.resolve(reference)
-                except UnsupportedError:
-                    why = f"{_shown(reference)} is not within the schema, and nothing is fetched"
-                    yield Mistake(f"{pointer}/$ref", why, "put what it means under $defs")
+            if isinstance(reference := value.get("$ref"), str) and reference in lost:
+                why = f"{_shown(reference)} is not within the schema, and nothing is fetched"
+                yield Mistake(f"{pointer}/$ref", why, "put what it means under $defs")
         elif isinstance(value, list):
             waiting += [(f"{pointer}/{at}", part) for at, part in enumerate(value)]
-
-
-def _has_names(value: object) -> bool:
-    if isinstance(value, list):
-        return any(map(_has_names, value))
-    if not isinstance(value, dict):
-        return False
-    return bool(value.keys() & {"$id", "id", "$anchor", "$dynamicAnchor"}) or any(map(_has_names, value.values()))
 
 
 def _mistakes(schema: object, pointer: str) -> Iterator[Mistake]:
@@ -125,15 +110,11 @@ def _patterns(value: object, place: str) -> Iterator[Mistake]:
         patterns = [(str(name), f"{place}/{_escaped(str(name))}") for name in value]
     for pattern, where in patterns[:_MAX_PATTERNS]:
         inner = pattern.removeprefix("^")
-        error = _regex_error(exact_pattern(inner)) and _regex_error(inner)  # the latter's places are the pattern's
+        error = regex_error(exact_pattern(inner))
+        error = error and (regex_error(inner) or error)  # the former's places are the pattern's
         if error and (problem := regex_problem(error, inner)) is not None:
             moved = replace(problem, place=None if problem.place is None else problem.place + len(pattern) - len(inner))
             yield Mistake(where, moved.at(pattern), problem.advice, problem.unsupported)
-
-
-def _regex_error(pattern: str) -> str:
-    """Why the library cannot read a regular expression; empty where it can."""
-    return LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_regex(pattern), log_level=0).get_error()
 
 
 def _escaped(name: str) -> str:

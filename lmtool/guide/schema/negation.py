@@ -22,7 +22,8 @@ from lmtool.guide.schema.document import (
     type_name,
     types_of,
 )
-from lmtool.guide.schema.strings import literals, no_prefix_of, none_of, unlike
+from lmtool.guide.schema.objects import names_pattern
+from lmtool.guide.schema.strings import any_of_texts, literals, no_prefix_of, none_of, unlike
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +50,7 @@ _ABOUT: Mapping[str, str] = {
     **dict.fromkeys(("minLength", "maxLength", "pattern"), "string"),
     **dict.fromkeys(("items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems"), "array"),
     **dict.fromkeys(("properties", "patternProperties", "additionalProperties", "propertyNames"), "object"),
-    **dict.fromkeys(("required", "minProperties", "maxProperties", "dependentRequired", "dependencies"), "object"),
+    **dict.fromkeys(("required", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas"), "object"),
 }
 """Keywords that say something of instances of one type only, and that type."""
 
@@ -88,7 +89,7 @@ def negation(schema: Schema, context: Schema, document: Document, depth: int = 0
 
 
 def _negated(keyword: str, schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
-    if keyword in {"then", "else", "additionalItems", "minContains", "maxContains"}:
+    if keyword in {"then", "else", "minContains", "maxContains"}:
         return []  # said with `if`, `items` and `contains`
     if keyword in _BOUNDS:
         return _bound(keyword, schema[keyword])
@@ -199,8 +200,6 @@ def _pattern(schema: dict[str, object], _: Schema, document: Document, __: int) 
 
 
 def _items(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
-    if isinstance(schema["items"], list):
-        raise UnsupportedError("items", "at fixed places cannot be negated")
     [items] = schemas([schema["items"]], "items")
     prefix = schema.get("prefixItems", [])
     known = len(prefix) if isinstance(prefix, list) else 0
@@ -260,8 +259,10 @@ def _property_names(schema: dict[str, object], _: Schema, document: Document, de
         if way is True:
             return [{"type": "object", "minProperties": 1}]
         if isinstance(way, dict) and may_be(way, "string"):
-            least, most = way.get("minLength", 0), way.get("maxLength", "")
-            ways.append(_only_names(str(way.get("pattern", f"^[\\s\\S]{{{least},{most}}}$")), {}))
+            names_of_it = names_pattern(way)
+            if names_of_it:
+                pattern = names_of_it if isinstance(names_of_it, str) else any_of_texts(names_of_it)
+                ways.append(_only_names(pattern, {}))
     if ways:
         document.narrow("an object whose names must not all match has none that do")
     return ways

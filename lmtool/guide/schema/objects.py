@@ -31,7 +31,7 @@ def write_property_names(node: dict[str, object], document: Document) -> list[Sc
         return [{"maxProperties": 0}]
     if allowed is True or not significant(allowed) - {"type"}:
         return []
-    patterned = _names_pattern(allowed)
+    patterned = names_pattern(allowed)
     if isinstance(patterned, list):
         return _allow_only(node, patterned)
     if "patternProperties" in node:
@@ -53,8 +53,8 @@ def _if_matched(pattern: str, name: str, schema: Schema) -> Schema:
         raise UnsupportedError("propertyNames", f"has a pattern that is not supported: {problem}") from None
 
 
-def _names_pattern(allowed: dict[str, object]) -> str | list[str]:
-    """Return the pattern of the names, or all of them."""
+def names_pattern(allowed: dict[str, object]) -> str | list[str]:
+    """Return the pattern of the names that a schema allows, or all of them. Raises `UnsupportedError`."""
     keywords = significant(allowed) - {"type"}
     if keywords in ({"enum"}, {"const"}):
         return [value for value in listed_values(allowed) or () if isinstance(value, str)]

@@ -11,10 +11,10 @@ from lmtool.guide.schema.document import UNIQUE, Document, Schema, UnsupportedEr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 """Keywords whose schemas are about the same value."""
 _MEMBERS = (
-    "items", "prefixItems", "additionalItems", "contains", "properties", "patternProperties", "additionalProperties",
+    "items", "prefixItems", "contains", "properties", "patternProperties", "additionalProperties",
 )  # fmt: skip
 """Keywords whose schemas are about the value's members."""
 

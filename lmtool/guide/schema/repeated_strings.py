@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _WITHIN = (
-    "items", "prefixItems", "additionalItems", "properties", "patternProperties", "additionalProperties", "allOf",
+    "items", "prefixItems", "properties", "patternProperties", "additionalProperties", "allOf",
     "anyOf", "oneOf",
 )  # fmt: skip
 

@@ -10,7 +10,6 @@ from lmtool.guide.schema.combinators import write_dependencies, write_if, write_
 from lmtool.guide.schema.document import ASSERTIONS, Document, Schema
 from lmtool.guide.schema.objects import write_property_counts, write_property_names
 from lmtool.guide.schema.pattern_properties import write_pattern_properties
-from lmtool.guide.schema.references import as_definitions
 from lmtool.guide.schema.repeated_strings import check_repeats
 from lmtool.guide.schema.strings import SUPPORTED_FORMATS, write_format
 from lmtool.guide.schema.unevaluated import write_unevaluated
@@ -19,19 +18,19 @@ from lmtool.guide.schema.values import allowed_values
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_MAPS = ("properties", "patternProperties", "$defs")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties", "additionalItems", "contains")
+_SINGLE = ("items", "additionalProperties", "contains")
 
 _TOGETHER = (
     {"properties", "patternProperties", "additionalProperties"},
-    {"items", "prefixItems", "additionalItems"},
+    {"items", "prefixItems"},
 )
 """Keywords whose meaning depends on one another."""
 
 _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], list[Schema]]], ...] = (
     (frozenset({"unevaluatedProperties", "unevaluatedItems"}), write_unevaluated),
-    (frozenset({"dependencies", "dependentRequired", "dependentSchemas"}), write_dependencies),
+    (frozenset({"dependentRequired", "dependentSchemas"}), write_dependencies),
     (frozenset({"if"}), write_if),
     (frozenset({"not"}), write_not),
     (frozenset({"oneOf"}), write_one_of),
@@ -61,11 +60,10 @@ class Rewritten:
 
 
 def rewrite(schema: Schema) -> Rewritten:
-    """Return a schema that allows the same, or less where it says so.
+    """Return a schema that allows the same, or less where it says so. schema: see `in_2020_12`.
 
     Raises `UnsupportedError`, which names the keyword, where that cannot be done.
     """
-    schema = as_definitions(schema)
     document = Document(schema)
     written = _rewrite(schema, document)
     check_repeats(written, document)
@@ -81,8 +79,6 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
 
 
 def _rewrite_node(schema: dict[str, object], document: Document) -> Schema:
-    if "$ref" in schema and document.ref_stands_alone:
-        schema = {name: value for name, value in schema.items() if name == "$ref" or name not in ASSERTIONS}
     node = {name: _count(name, value) for name, value in schema.items() if schema.keys() & _NEEDED.get(name, {name})}
     if (values := allowed_values(node, document)) is not None:
         return _listed(node, values, document)
@@ -132,7 +128,7 @@ def _inside(node: dict[str, object], document: Document) -> dict[str, object]:
     for keyword in _SINGLE:
         if isinstance(value := node.get(keyword), bool | dict):
             written[keyword] = _rewrite(cast("Schema", value), document)
-    for keyword in (*_LISTS, "items"):
+    for keyword in _LISTS:
         if isinstance(value := node.get(keyword), list):
             written[keyword] = [_rewrite_any(entry, document) for entry in value]
     for keyword in _MAPS:

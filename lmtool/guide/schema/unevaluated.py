@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.guide.schema.document import Document, Schema, UnsupportedError, all_of, any_of, named_schemas, schemas
 from lmtool.guide.schema.negation import negation
@@ -92,8 +92,6 @@ def _own(schema: dict[str, object]) -> Evaluated:
     if "contains" in schema and "items" not in schema:
         raise UnsupportedError("unevaluatedItems", "beside 'contains' is not supported")
     listed, rest = schema.get("prefixItems"), schema.get("items")
-    if isinstance(rest, list):  # before 2020-12
-        listed, rest = rest, schema.get("additionalItems")
     return Evaluated(
         names=tuple(named_schemas(schema.get("properties", {}), "properties")),
         patterns=tuple(named_schemas(schema.get("patternProperties", {}), "patternProperties")),
@@ -148,14 +146,10 @@ def _if(schema: dict[str, object], document: Document, depth: int) -> Ways:
 
 def _dependent(schema: dict[str, object], document: Document, depth: int) -> list[Ways]:
     found: list[Ways] = []
-    for keyword in ("dependentSchemas", "dependencies"):
-        dependencies = schema.get(keyword, {})
-        for name, value in dependencies.items() if isinstance(dependencies, dict) else ():
-            if not isinstance(value, bool | dict):
-                continue
-            present: Schema = {"type": "object", "required": [name]}
-            ways = _product([[Evaluated((present,))], _of_branch(cast("Schema", value), document, depth)])
-            found.append([*ways, Evaluated(({"properties": {name: False}},))])
+    for name, value in named_schemas(schema.get("dependentSchemas", {}), "dependentSchemas").items():
+        present: Schema = {"type": "object", "required": [name]}
+        ways = _product([[Evaluated((present,))], _of_branch(value, document, depth)])
+        found.append([*ways, Evaluated(({"properties": {name: False}},))])
     return found
 
 

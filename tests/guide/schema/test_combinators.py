@@ -41,7 +41,7 @@ def test_branches_without_a_type(backend):
 def test_each_takes_its_keywords():
     """What is written is taken out of the node, and what says nothing leaves nothing."""
     document = Document({})
-    node = {"not": False, "if": {"type": "null"}, "dependencies": {"a": []}, "required": ["b"]}
+    node = {"not": False, "if": {"type": "null"}, "dependentRequired": {"a": []}, "required": ["b"]}
     assert write_not(node, document) == [True]
     assert write_if(node, document) == []
     assert write_dependencies(node, document) == [True]
@@ -54,7 +54,9 @@ def test_a_dependency_of_a_required_property():
     assert write_dependencies(node, Document({})) == [{"required": ["b"]}]
 
 
-@pytest.mark.parametrize("node", [{"dependencies": 5}, {"dependencies": {"a": 5}}, {"dependentRequired": {"a": [5]}}])
+@pytest.mark.parametrize(
+    "node", [{"dependentSchemas": 5}, {"dependentSchemas": {"a": 5}}, {"dependentRequired": {"a": [5]}}]
+)
 def test_wrong_shapes(node):
     """Dependencies of another shape are refused."""
     with pytest.raises(UnsupportedError):

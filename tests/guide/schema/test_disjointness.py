@@ -90,12 +90,3 @@ def test_beside() -> None:
     one, other = ({"properties": {"kind": {"const": name}}} for name in "ab")
     assert not are_disjoint(one, other, document, {"type": "object"})
     assert are_disjoint(one, other, document, {"type": "object", "required": ["kind"]})
-
-
-def test_keywords_beside_a_reference_in_old_drafts() -> None:
-    """They say nothing, so they exclude nothing (JSON Schema draft-07, Core, 8.3)."""
-    any_of_them = {"$ref": "#/definitions/any", "type": "string"}
-    root = {"definitions": {"any": {}}}
-    assert are_disjoint(any_of_them, {"type": "integer"}, Document(root))
-    old = {**root, "$schema": "http://json-schema.org/draft-07/schema#"}
-    assert not are_disjoint(any_of_them, {"type": "integer"}, Document(old))

@@ -46,7 +46,7 @@ def test_listed(schema):
         {**CLOSED, "properties": {"a": {"type": ["object", "null"]}}},
         {"anyOf": [CLOSED, {"type": "object"}]},
         {"allOf": [{"properties": {"a": {}}}, CLOSED]},
-        {"type": "array", "items": [NUMBER], "additionalItems": {"type": "object"}},
+        {"type": "array", "prefixItems": [NUMBER], "items": {"type": "object"}},
         {"type": "array", "prefixItems": [{}], "items": False},
         {"type": "object", "additionalProperties": NUMBER},
         {"type": "object", "patternProperties": {"^x-": NUMBER}, "additionalProperties": False},

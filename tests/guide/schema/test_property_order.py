@@ -18,9 +18,3 @@ def test_own_properties_come_first() -> None:
     }
     for plain in (True, OWN, {"anyOf": branches}, {"const": {**OWN, "anyOf": branches}}, {"enum": [{**OWN, "if": {}}]}):
         assert in_order(plain) is plain
-
-
-def test_counted_references_go_on_to_mean_the_same() -> None:
-    """Where a reference counts the parts of an `allOf`, nothing is put before them."""
-    schema = {**OWN, "allOf": [{"$ref": "#/allOf/1"}, {"type": "object"}]}
-    assert in_order(schema) is schema

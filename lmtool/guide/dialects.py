@@ -1,0 +1,255 @@
+"""A JSON Schema of any dialect, written in that of draft 2020-12, with all that it refers to under `$defs`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT4, DRAFT6, DRAFT7, DRAFT201909, DRAFT202012
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import TypeAlias
+
+    Schema: TypeAlias = bool | dict[str, Any]
+
+_DIALECT = re.compile(r"https?://json-schema\.org/draft(?:-0([467])|/(2019)-09|/(2020)-12)/schema#?")
+_SPECIFICATIONS = {0: DRAFT202012, 4: DRAFT4, 6: DRAFT6, 7: DRAFT7, 2019: DRAFT201909, 2020: DRAFT202012}
+_ANY = 0
+"""The dialect where `$schema` names none: 2020-12, and what older drafts spell in another way."""
+_FIRST: Mapping[str, int] = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("if", "then", "else"), 7),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"), 2019),
+    **dict.fromkeys(("minContains", "maxContains", "$recursiveRef"), 2019),
+    **dict.fromkeys(("prefixItems", "$dynamicRef"), 2020),
+}
+"""Keywords that not every draft has, and the first that does; to older ones they say nothing."""
+_LAST: Mapping[str, int] = {"dependencies": 7, "additionalItems": 2019, "$recursiveRef": 2019}
+_RESTRICTIONS = frozenset({
+    "const", "contains", "propertyNames", "if", "then", "else", "dependentRequired", "dependentSchemas",
+    "unevaluatedItems", "unevaluatedProperties", "maxContains", "dependencies",
+})  # fmt: skip
+"""Those of them that can only exclude instances, where nothing around them turns that into its opposite."""
+_OF_A_RESOURCE = frozenset({
+    "$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions",
+})  # fmt: skip
+_IDS = ("$id", "id")
+_MARKS = frozenset({*_IDS, "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SINGLE = frozenset({
+    "additionalProperties", "contains", "propertyNames", "if", "then", "else", "not", "unevaluatedItems",
+    "unevaluatedProperties",
+})  # fmt: skip
+_NEGATED = frozenset({"not", "if", "oneOf"})
+"""Keywords under which a schema that excludes more may allow more."""
+_LIMITS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
+
+
+def in_2020_12(schema: Schema) -> Schema:
+    """Return a schema of draft 2020-12 without `$schema` and ids, whose references are all to its own `$defs`.
+
+    It allows the same: keywords that the dialect does not have say nothing. An embedded schema may name a dialect of
+    its own. A `$schema` that is none of the drafts 4 to 2020-12 counts as 2020-12. References that cannot be followed
+    stay. The same object where nothing changes.
+    """
+    return Reading(schema).schema
+
+
+class Reading:
+    """A schema as `in_2020_12` returns it, and what became of its keywords and references."""
+
+    def __init__(self, schema: Schema, *, exact: bool = True) -> None:
+        """exact: whether keywords say nothing that the dialect does not have; else those that only exclude do."""
+        reader = _Reader(schema if isinstance(schema, dict) else {}, exact=exact)
+        written = reader.read() if isinstance(schema, dict) else schema
+        self.schema = schema if written == schema else written
+        self.added = list(reader.added)
+        """Keywords of other dialects that were kept: whoever wrote them will have meant them."""
+        self.lost = reader.lost
+        """References that cannot be followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a schema stands."""
+
+    dialect: int
+    resolver: Any
+    """Follows references from here."""
+    exact: bool
+    """Whether nothing counts that the dialect does not know."""
+
+
+class _Reader:
+    """Writes one document anew, with a definition for each schema that is referred to."""
+
+    def __init__(self, root: dict[str, Any], *, exact: bool) -> None:
+        self._root = root
+        self._exact = exact
+        self.added: dict[str, None] = {}
+        """Keywords that the dialect does not have."""
+        self.lost: set[str] = set()
+        """References that cannot be followed."""
+        self._marks = list(_marks(root))
+        self._names: dict[tuple[int, int, bool], str] = {}
+        self._taken: set[str] = set()
+        self._waiting: list[tuple[str, Schema, _Place]] = []
+
+    def read(self) -> Schema:
+        dialect = _dialect(self._root, _ANY)
+        resource = _SPECIFICATIONS[dialect].create_resource(self._root)
+        place = _Place(dialect, None, self._exact)
+        try:
+            registry = Registry().with_resource(uri := resource.id() or "", resource)
+            place = replace(place, resolver=(registry.crawl() if self._marks else registry).resolver(uri))
+        except (AttributeError, TypeError, ValueError):  # what is malformed is for others to name
+            pass
+        written = self._node(self._root, place)
+        if (name := self._names.get((id(self._root), dialect, self._exact))) is not None:
+            written = {"$ref": f"#/$defs/{name}"}
+        defined: dict[str, Schema] = {}
+        while self._waiting:
+            name, target, place = self._waiting.pop()
+            defined[name] = self._node(target, place)
+        return {**written, "$defs": defined} if defined else written
+
+    def _schema(self, value: Any, place: _Place) -> Any:  # noqa: ANN401  # any JSON
+        """A schema within another one."""
+        if not isinstance(value, dict):
+            return value
+        if (dialect := _dialect(value, place.dialect)) != place.dialect:
+            place = replace(place, dialect=dialect)
+        if self._marks and place.resolver is not None and any(isinstance(value.get(name), str) for name in _IDS):
+            resource = _SPECIFICATIONS[dialect].create_resource(value)
+            place = replace(place, resolver=place.resolver.in_subresource(resource))
+        return self._node(value, place)
+
+    def _node(self, schema: Any, place: _Place) -> Any:  # noqa: ANN401  # any JSON
+        if not isinstance(schema, dict):
+            return schema
+        if 0 < place.dialect <= 7 and isinstance(schema.get("$ref"), str):  # draft-07, Core, 8.3
+            schema = {"$ref": schema["$ref"]}
+        written: dict[str, Any] = {}
+        for keyword, value in schema.items():
+            if keyword not in _OF_A_RESOURCE and self._counts(keyword, value, place):
+                self._keyword(keyword, schema, place, written)
+        every = written.get("allOf")
+        return False if isinstance(every, list) and any(part is False for part in every) else written
+
+    def _counts(self, keyword: str, value: object, place: _Place) -> bool:
+        """Whether a keyword says something in this place."""
+        if place.dialect == _ANY:
+            return True
+        if keyword == "id":
+            return place.dialect != 4 or not isinstance(value, str)
+        if _FIRST.get(keyword, 0) <= place.dialect <= _LAST.get(keyword, 2020):
+            return True
+        if place.exact or keyword not in _RESTRICTIONS:
+            return False
+        self.added[keyword] = None
+        return True
+
+    def _keyword(self, keyword: str, schema: dict[str, Any], place: _Place, written: dict[str, Any]) -> None:
+        """Write one keyword into the new node."""
+        value = schema[keyword]
+        if keyword in _LIMITS and isinstance(schema.get(_LIMITS[keyword]), bool):  # draft-04, Validation, 5.1
+            written[_LIMITS[keyword] if schema[_LIMITS[keyword]] else keyword] = value
+        elif keyword in _LIMITS.values() and isinstance(value, bool):
+            pass  # written with the limit
+        elif keyword in {"items", "additionalItems"}:
+            self._items(keyword, schema, place, written)
+        elif keyword == "dependencies" and isinstance(value, dict):
+            self._dependencies(value, place, written)
+        elif keyword in {"$ref", "$dynamicRef", "$recursiveRef"} and isinstance(value, str):
+            self._refer(keyword, value, place, written)
+        else:
+            turned = keyword in _NEGATED or (keyword == "contains" and "maxContains" in schema)
+            inner = replace(place, exact=True) if turned else place
+            new = self._value(keyword, value, inner)
+            both = keyword == "allOf" and isinstance(new, list) and keyword in written  # the latter of a reference
+            written[keyword] = [*written[keyword], *new] if both else new
+
+    def _value(self, keyword: str, value: Any, place: _Place) -> Any:  # noqa: ANN401  # any JSON
+        if keyword in _NAMED and isinstance(value, dict):
+            return {name: self._schema(part, place) for name, part in value.items()}
+        if keyword in _LISTS and isinstance(value, list):
+            return [self._schema(part, place) for part in value]
+        return self._schema(value, place) if keyword in _SINGLE else value
+
+    def _items(self, keyword: str, schema: dict[str, Any], place: _Place, written: dict[str, Any]) -> None:
+        """`items` of one schema or, up to 2019-09, of one for each place, with `additionalItems` after them."""
+        value, listed = schema[keyword], isinstance(schema.get("items"), list)
+        if listed and keyword == "items":
+            written["prefixItems"] = [self._schema(part, place) for part in value]
+        elif listed or keyword == "items":
+            written["items"] = self._schema(value, place)
+
+    def _dependencies(self, value: dict[str, Any], place: _Place, written: dict[str, Any]) -> None:
+        named = {name: [part] if isinstance(part, str) else part for name, part in value.items()}
+        required = {name: part for name, part in named.items() if isinstance(part, list)}
+        others = {name: self._schema(part, place) for name, part in named.items() if name not in required}
+        if required:
+            written["dependentRequired"] = written.get("dependentRequired", {}) | required
+        if others and place.dialect <= 7:  # later, what it evaluates would count
+            written["dependentSchemas"] = written.get("dependentSchemas", {}) | others
+
+    def _refer(self, keyword: str, value: str, place: _Place, written: dict[str, Any]) -> None:
+        anchor = "$recursiveAnchor" if keyword == "$recursiveRef" else value.partition("#")[2]
+        if keyword != "$ref" and self._marks.count(anchor) > 1:
+            written[keyword] = value  # it depends on how an instance leads here
+            return
+        target = self._reference(value, place)
+        if target is None:
+            written[keyword] = value
+            self.lost.add(value)
+        elif isinstance(target, str) and "$ref" not in written:
+            written["$ref"] = target
+        else:
+            written["allOf"] = [*written.get("allOf", []), {"$ref": target} if isinstance(target, str) else target]
+
+    def _reference(self, reference: str, place: _Place) -> str | bool | None:
+        """The same reference, to a definition, or what it means; None where it cannot be followed."""
+        if not self._marks and reference != "#" and not reference.startswith("#/"):
+            return None
+        try:
+            found = place.resolver.lookup(reference)
+        except (Unresolvable, AttributeError, TypeError, ValueError):  # of malformed schemas
+            return None
+        target = found.contents
+        if not isinstance(target, dict):
+            return target if isinstance(target, bool) else None
+        dialect = _dialect(target, place.dialect)
+        key = (id(target), dialect, place.exact)
+        if (name := self._names.get(key)) is None:
+            name = self._names[key] = self._new_name(reference)
+            self._waiting.append((name, target, _Place(dialect, found.resolver, place.exact)))
+        return f"#/$defs/{name}"
+
+    def _new_name(self, reference: str) -> str:
+        name = re.sub("[^A-Za-z0-9_.-]", "_", re.split("[/#]", reference)[-1]) or "root"
+        while name in self._taken:
+            name += f"-{len(self._taken)}"
+        self._taken.add(name)
+        return name
+
+
+def _dialect(schema: Any, otherwise: int) -> int:  # noqa: ANN401  # any JSON
+    """The draft that a schema names itself."""
+    uri = schema.get("$schema") if isinstance(schema, dict) else None
+    found = _DIALECT.fullmatch(uri) if isinstance(uri, str) else None
+    return otherwise if found is None else int(next(filter(None, found.groups())))
+
+
+def _marks(value: Any) -> Iterator[str]:  # noqa: ANN401  # any JSON
+    """For each part that has an id or an anchor: the name of a `$dynamicAnchor`, or the keyword."""
+    if isinstance(value, dict):
+        for keyword in value.keys() & _MARKS:
+            if value[keyword] is not False:
+                yield str(value[keyword]) if keyword == "$dynamicAnchor" else keyword
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _marks(part)
