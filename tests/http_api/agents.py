@@ -20,6 +20,12 @@ RECORDED = [
 """Path and body of each request."""
 
 
+def events_of(stream: str) -> list[Any]:
+    """The events of a stream of any of these APIs."""
+    lines = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
 def text_of(path: str, answer: Any) -> str:
     """The text of an answer, whole or as the events of a stream."""
     if isinstance(answer, list) and path.endswith("messages"):

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from lmtool.http_api import generation
 from lmtool.http_api.tools.definitions import without_foreign_tools
 from lmtool.http_api.unsupported import MESSAGES, RESPONSES, Table
-from tests.http_api.agents import RECORDED, text_of, warnings_of
+from tests.http_api.agents import RECORDED, events_of, text_of, warnings_of
 from tests.http_api.saying import Letters, SayingModel, application
 from tests.http_api.thinking import Scripted, scripted
 
@@ -39,10 +39,7 @@ def post(http: TestClient, path: str, body: dict[str, Any], *, stream: bool = Fa
     """The answer, or the events of a streamed one."""
     answer = http.post(path if path.startswith("/") else f"/v1/{path}", json=body | {"stream": stream})
     assert answer.status_code == 200, answer.text
-    if not stream:
-        return answer.json()
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
+    return events_of(answer.text) if stream else answer.json()
 
 
 def body_of(path: str, *tools: dict[str, Any]) -> dict[str, Any]:
