@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from lmtool.http_api.errors import ApiError
 
@@ -46,7 +46,12 @@ def _table(*parts: Table) -> Table:
 def _edits_nothing(management: Any, body: Mapping[str, Any]) -> bool:  # noqa: ANN401  # any JSON
     """Whether no edit of Anthropic's `context_management` would leave out a part of this conversation."""
     edits = management.get("edits") if isinstance(management, dict) else None
-    return isinstance(edits, list) and all(isinstance(edit, dict) and _is_idle(edit, body) for edit in edits)
+    return _are_few(edits) and all(isinstance(edit, dict) and _is_idle(edit, body) for edit in edits)
+
+
+def _are_few(edits: object) -> TypeGuard[list[Any]]:
+    """Whether it is a list of a length to which each entry may look at the whole conversation."""
+    return isinstance(edits, list) and len(edits) <= 8
 
 
 def _is_idle(edit: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
@@ -69,7 +74,8 @@ def _number(given: object, default: int) -> int:
 
 def _blocks(body: Mapping[str, Any], kind: str) -> list[object]:
     messages = body.get("messages")
-    contents = [one.get("content") for one in messages or () if isinstance(one, dict)]
+    turns = messages if isinstance(messages, list) else ()
+    contents = [one.get("content") for one in turns if isinstance(one, dict)]
     blocks = [block for content in contents if isinstance(content, list) for block in content]
     return [block for block in blocks if isinstance(block, dict) and block.get("type") == kind]
 
@@ -81,7 +87,7 @@ def _is_below(tokens: int, body: Mapping[str, Any]) -> bool:
 
 def _compacts_nothing(entries: Any, body: Mapping[str, Any]) -> bool:  # noqa: ANN401  # any JSON
     """Whether no entry of OpenAI's `context_management` would compact this conversation."""
-    return isinstance(entries, list) and all(
+    return _are_few(entries) and all(
         isinstance(entry, dict)
         and entry.get("type") == "compaction"
         and _is_below(_number({"value": entry.get("compact_threshold")}, 0), body)

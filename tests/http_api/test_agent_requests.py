@@ -137,6 +137,8 @@ def test_a_choice_of_a_tool_that_is_left_out(path: str) -> None:
         tools = body_of(path, *FOREIGN[path], function(path, "own"), function(path, "other"))
         assert post(http, path, tools | {"tool_choice": allowed})
         assert ('"own"' in shown(model), '"other"' in shown(model)) == (True, False)
+        allowed["tools"].append(1)  # type: ignore[attr-defined]
+        assert http.post(f"/v1/{path}", json=tools | {"tool_choice": allowed}).status_code == 400
 
 
 def test_many_tools_are_sorted_in_one_pass() -> None:
@@ -230,6 +232,7 @@ THOUGHTS, USES, COMPACT = "clear_thinking_20251015", "clear_tool_uses_20250919",
         (MESSAGES, edit(COMPACT, trigger={"type": "input_tokens", "value": 50}), "t", False),
         (MESSAGES, edit("unheard_of"), "", False),
         (MESSAGES, {"edits": [None]}, "", False),
+        (MESSAGES, {"edits": edit(COMPACT)["edits"] * 9}, "", False),
         (MESSAGES, {"edits": [{"keep": "all"}]}, "", False),
         (MESSAGES, edit(THOUGHTS, keep="none"), "t", False),
         (RESPONSES, [{"type": "compaction", "compact_threshold": 200_000}], "t", True),
@@ -245,6 +248,18 @@ def test_context_management(table: Table, value: Any, turns: str, *, accepted: b
     if table is RESPONSES:
         body["previous_response_id"] = "resp_1"  # how long that is, the request does not show
         assert not table["context_management"].accepts(value, body)
+
+
+def test_context_management_of_no_conversation() -> None:
+    """What is wrong with the messages is said as ever."""
+    http, _ = client("Hello there.")
+    for messages in (5, [5], [{"role": "user", "content": [5]}]):
+        refused = http.post(
+            "/v1/messages", json={"messages": messages, "max_tokens": 5, "context_management": edit(USES)}
+        )
+        assert (refused.status_code, "messages" in refused.json()["error"]["message"]) == (400, True)
+    refused = http.post("/v1/responses", json={"input": [{"id": "msg_1", "content": "Hi"}]})
+    assert refused.json()["error"]["param"] == "input[0].role"
 
 
 @STREAMED

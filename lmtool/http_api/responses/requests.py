@@ -237,7 +237,7 @@ def _items(given: object) -> object:
 
 def _usual_type(item: Mapping[str, Any]) -> str:
     """The type of an item that names none: OpenAI's SDKs leave it out of messages, and of references."""
-    return "item_reference" if "id" in item and "role" not in item else "message"
+    return "item_reference" if item.keys() - {"type"} == {"id"} else "message"
 
 
 def _repeated(

@@ -118,13 +118,14 @@ def without_foreign_tools(body: Mapping[str, Any], own: str = "function") -> tup
     if not foreign:
         return body, ()
     words = [" ".join(str(tool[name]) for name in ("type", "name") if name in tool) for tool in foreign]
-    names = ", ".join(re.sub(r"[^\w. -]", "?", word)[:80] for word in words[:_MAX_NAMED])
+    names = ", ".join(re.sub(r"[^\w. -]", "?", word[:80]) for word in words[:_MAX_NAMED])
     more = f" and {len(words) - _MAX_NAMED} more" * (len(words) > _MAX_NAMED)
     warning = f"tools left out: {names}{more}; models here can call tools of type {own} only"
     return {**body, "tools": [None if _is_foreign(tool, own) else tool for tool in given]}, (warning,)
 
 
 def _is_foreign(tool: object, own: str) -> bool:
+    """Whether this is a tool of another type, or an entry of `allowed_tools` for one."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     return isinstance(kind, str) and kind != own
 
@@ -179,20 +180,16 @@ def choose_tools(tools: Sequence[Tool], choice: object, *, parallel: bool | None
     raise wrong("tool_choice", choice, "none, auto, required, or an object that names a function")
 
 
-def _is_own(entry: object) -> bool:
-    """Whether an entry of `allowed_tools` is for a tool that is not left out, see `without_foreign_tools`."""
-    return isinstance(entry, dict) and entry.get("type", "function") == "function"
-
-
 def _allowed(given: Mapping[str, Any], tools: Sequence[Tool], *, parallel: bool) -> ToolUse | None:
     """Only some of the tools, one of which may or must be called."""
     inner = given.get("allowed_tools", given)
     listed = inner.get("tools") if isinstance(inner, dict) else None
     if not isinstance(listed, list) or inner.get("mode") not in {"auto", "required"}:
         raise wrong("tool_choice", given, "allowed_tools with mode (auto, required) and tools")
-    entries = [entry.get("function", entry) for entry in listed if _is_own(entry)]
+    own = [entry for entry in listed if not _is_foreign(entry, "function")]
+    entries = [entry.get("function", entry) for entry in own if isinstance(entry, dict)]
     names = {entry.get("name") for entry in entries if isinstance(entry, dict)}
     allowed = [tool for tool in tools if tool.name in names]
-    if len(allowed) != len(entries):
+    if len(allowed) != len(own):
         raise ApiError(400, "tool_choice allows tools that are not among tools", param="tool_choice")
     return tool_use(allowed, inner["mode"], None, parallel=parallel)
