@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
 
 class LmtoolError(Exception):
@@ -139,6 +140,19 @@ class ContextOverflowError(RequestError):
     """Prompt and output do not fit into the model's context."""
 
     code = "context_overflow"
+
+    @classmethod
+    def of(cls, tokens: int | str, limit: int, context: str = "", hint: str = "shorten the prompt") -> Self:
+        """The error of a prompt of `tokens` tokens where `limit` are allowed. context: the context length, if known.
+
+        Coding agents compact a conversation, and client libraries raise their own error, when they read these words:
+        the first half is Anthropic's, the second OpenAI's.
+        """
+        length = context or f"{limit} tokens"
+        return cls(
+            f"prompt is too long: {tokens} tokens > {limit} maximum; this model's maximum context length is {length}",
+            hint,
+        )
 
 
 class ConstraintError(RequestError):

@@ -56,7 +56,7 @@ class PromptLimits:
             self.check_generated(request)
             return
         if isinstance(request.scored, str):
-            self.check_text(request.scored, "scored text")
+            self.check_text(request.scored)
         if isinstance(request.prompt, tuple) and not isinstance(request.scored, str):
             self.check_scored(len(request.prompt), len(request.scored))
         else:
@@ -77,29 +77,18 @@ class PromptLimits:
     def check_count(self, tokens: int, *, room: int = 1) -> None:
         """Check how many tokens a prompt has."""
         if tokens + room > self.context_length:
-            raise ContextOverflowError(
-                f"prompt of {tokens} tokens leaves no room for output: the context of {self.model} is "
-                f"{self.context_length} tokens",
-                "shorten the prompt",
-            )
+            raise ContextOverflowError.of(tokens, self.context_length - room, self._context)
 
     def check_beginning(self, tokens: int) -> None:
         """Check how many tokens the beginning of a text alone has: a few too many are worth being counted exactly."""
         if tokens > 2 * self.context_length:
-            raise ContextOverflowError(
-                f"a text of at least {tokens} tokens does not fit: the context of {self.model} is "
-                f"{self.context_length} tokens",
-                "shorten it",
-            )
+            raise ContextOverflowError.of(f"at least {tokens}", self.context_length, self._context)
 
     def check_scored(self, prompt: int, scored: int) -> None:
         """Check how many tokens a prompt and what is scored after it have."""
         if prompt + scored > self.context_length:
-            raise ContextOverflowError(
-                f"prompt of {prompt} and scored text of {scored} tokens do not fit: the context of {self.model} is "
-                f"{self.context_length} tokens",
-                "shorten one of them",
-            )
+            context = f"{self._context}, for {prompt} of prompt and {scored} that are scored"
+            raise ContextOverflowError.of(prompt + scored, self.context_length, context)
 
     def check_ids(self, ids: Iterable[int], field: str) -> None:
         """Check that ids are in the vocabulary, where that is known. Raises `UnknownTokenError`."""
@@ -122,30 +111,30 @@ class PromptLimits:
                 "send the ids of one stream, as they came",
             )
 
-    def check_text(self, text: str, what: str = "prompt") -> None:
+    def check_text(self, text: str) -> None:
         """Check how long a text is."""
         if self.text_bytes is None or len(text) <= self.text_bytes // 4:  # no character has more than four bytes
             return
-        self._check_bytes(_bytes(text), what)
+        self._check_bytes(_bytes(text))
 
     def check_messages(self, chat: ChatPrompt) -> None:
         """Check how many messages there are, each being a token at least, and how long they are together."""
         if (count := len(chat.messages)) > self.context_length:
-            raise ContextOverflowError(
-                f"{count} messages do not fit: the context of {self.model} is {self.context_length} tokens",
-                "leave out the oldest ones",
-            )
+            hint = f"leave out the oldest of {count} messages"
+            raise ContextOverflowError.of(f"at least {count}", self.context_length, self._context, hint)
         if self.text_bytes is not None:
-            self._check_bytes(sum(map(_message_bytes, chat.messages)) + _bytes(chat.prefill), "conversation")
+            self._check_bytes(sum(map(_message_bytes, chat.messages)) + _bytes(chat.prefill))
         self.check_count(sum(len(message.tokens or ()) for message in chat.messages), room=0)
 
-    def _check_bytes(self, size: int, what: str) -> None:
+    def _check_bytes(self, size: int) -> None:
         if self.text_bytes is not None and size > self.text_bytes:
-            raise ContextOverflowError(
-                f"{what} of {size} bytes does not fit: the context of {self.model} is {self.context_length} tokens, "
-                f"at most {self.text_bytes} bytes",
-                "shorten it",
-            )
+            least = -(-size * self.context_length // self.text_bytes)
+            raise ContextOverflowError.of(f"at least {least}", self.context_length, self._context)
+
+    @property
+    def _context(self) -> str:
+        """The context length, for sentences."""
+        return f"{self.context_length} tokens ({self.model})"
 
 
 def check_allowed_length(request: GenerateRequest | ScoreRequest) -> None:
@@ -155,7 +144,7 @@ def check_allowed_length(request: GenerateRequest | ScoreRequest) -> None:
     scored = request.scored if isinstance(request, ScoreRequest) else ()
     count = len(request.prompt) + (0 if isinstance(scored, str) else len(scored))
     if count > request.max_prompt_tokens:
-        raise _longer_than_allowed(f"{count} tokens", request.max_prompt_tokens)
+        raise _longer_than_allowed(count, request.max_prompt_tokens)
 
 
 def check_allowed_text(request: GenerateRequest | ScoreRequest, limits: PromptLimits | None) -> None:
@@ -170,7 +159,7 @@ def check_allowed_text(request: GenerateRequest | ScoreRequest, limits: PromptLi
     if limits is not None and limits.text_bytes is not None:
         allowed = most * limits.text_bytes // limits.context_length
     if size > allowed:
-        raise _longer_than_allowed(f"{size} bytes", most)
+        raise _longer_than_allowed(f"at least {-(-size * most // max(1, allowed))}", most)
 
 
 def _texts(request: GenerateRequest | ScoreRequest) -> Iterator[str]:
@@ -189,8 +178,8 @@ def _texts(request: GenerateRequest | ScoreRequest) -> Iterator[str]:
         yield request.scored
 
 
-def _longer_than_allowed(size: str, most: int) -> ContextOverflowError:
-    return ContextOverflowError(f"prompt of {size}: the key may send prompts of {most} tokens", "shorten the prompt")
+def _longer_than_allowed(tokens: int | str, most: int) -> ContextOverflowError:
+    return ContextOverflowError.of(tokens, most, f"{most} tokens for this key")
 
 
 LimitsByModel: TypeAlias = Mapping[str | None, PromptLimits]

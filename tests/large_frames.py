@@ -9,8 +9,9 @@ LIMIT = 4 << 20
 """Bytes of a frame, and of a body."""
 LMTP = "lmtp"
 WORDS = "the sun is a star "
-BYTES = " bytes does not fit: the context of "
-TOKENS = " tokens leaves no room for output: the context of "
+BYTES = "prompt is too long: at least "
+"""Of a text, by its bytes."""
+TOKENS = " maximum; this model's maximum context length is "
 ENDED = '"finish_reason":"length"'
 
 
@@ -53,26 +54,26 @@ _ASK_CHAT = _ASK + '"messages": [{"role": "user", "content": "x"}], '
 _SCHEMA = '"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"const": "'
 
 _LMTP: dict[str, tuple[str, Callable[[], str]]] = {
-    "text": (f"prompt of 4194234{BYTES}", lambda: filled(f'{_GENERATE}"prompt": "', WORDS, '"}')),
+    "text": (BYTES, lambda: filled(f'{_GENERATE}"prompt": "', WORDS, '"}')),
     "text of blanks": (BYTES, lambda: filled(f'{_GENERATE}"prompt": "', " ", '"}')),
     "text without blanks": (BYTES, lambda: filled(f'{_GENERATE}"prompt": "', "a", '"}')),
     "text of emoji": (BYTES, lambda: filled(f'{_GENERATE}"prompt": "', "\U0001f469\u200d\U0001f680", '"}')),
     "text of escapes": (BYTES, lambda: filled(f'{_GENERATE}"prompt": "', "\\u00e9", '"}')),
-    "messages": (f"conversation of 4194198{BYTES}", lambda: filled(f'{_GENERATE}"messages": [{_SAYS}', WORDS, '"}]}')),
+    "messages": (BYTES, lambda: filled(f'{_GENERATE}"messages": [{_SAYS}', WORDS, '"}]}')),
     "messages, many": ("an array of 1 to 10000", lambda: listed(f'{_GENERATE}"messages": [', _SAYS + '"}', "]}")),
     "messages, fewer": (
-        "9999 messages do not fit: the context of ",
+        "leave out the oldest of 9999 messages",
         lambda: f'{_GENERATE}"messages": [{",".join([_SAYS + "x" * 380 + chr(34) + "}"] * 9999)}]}}',
     ),
     "ids": (TOKENS, lambda: listed(f'{_GENERATE}"prompt": [', "1", "]}")),
     "ids that are none": ("has true at index 0", lambda: listed(f'{_GENERATE}"prompt": [', "true", "]}")),
-    "texts in a row": (" bytes does not fit: the context of ", lambda: listed(f'{_GENERATE}"prompt": [', '"a"', "]}")),
+    "texts in a row": (BYTES, lambda: listed(f'{_GENERATE}"prompt": [', '"a"', "]}")),
     "scored": (
-        "tokens do not fit: the context of ",
+        TOKENS,
         lambda: listed('SCORE {"stream_id": 1, "prompt": [1], "scored": [', "1", "]}"),
     ),
     "scored text": (
-        f"scored text of 4194234{BYTES}",
+        BYTES,
         lambda: filled('SCORE {"stream_id": 1, "prompt": "Once", "scored": "', WORDS, '"}'),
     ),
     "mask of unknown ids": ("token id 1536 in logit_bias is not", lambda: _MASK + _numbered('"{}":1', 390_000) + "}}"),
@@ -159,7 +160,7 @@ _HTTP: dict[str, tuple[str, str, Callable[[], str]]] = {
     "tokenize messages": ("/tokenize", BYTES, lambda: filled(f'{{"messages": [{_SAYS}', WORDS, '"}]}')),
     "detokenize": (
         "/v1/detokenize",
-        "tokens does not fit: the context of ",
+        BYTES,
         lambda: listed('{"tokens": [', "7", "]}"),
     ),
     "embeddings": ("/v1/embeddings", "no embedding", lambda: filled('{"input": "', WORDS, '"}')),

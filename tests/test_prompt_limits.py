@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lmtool.errors import ContextOverflowError
@@ -9,6 +11,7 @@ from lmtool.prompt_limits import PromptLimits, limits_of, widest
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, Prompt, ScoreRequest, ToolCall
 
 LIMITS = PromptLimits("m", 10, 100)
+LENGTH = r"this model's maximum context length is 10 tokens \(m\)"
 
 
 def test_of_a_model() -> None:
@@ -23,19 +26,22 @@ def test_of_a_model() -> None:
     ("prompt", "told"),
     [
         ((1,) * 9, None),
-        ((1,) * 10, "prompt of 10 tokens leaves no room for output: the context of m is 10 tokens"),
+        ((1,) * 10, f"too long: 10 tokens > 9 maximum; {LENGTH}; shorten"),
         ((), None),
         ("x" * 100, None),
-        ("x" * 101, "prompt of 101 bytes does not fit: the context of m is 10 tokens, at most 100 bytes"),
-        ("é" * 51, "prompt of 102 bytes"),
+        ("x" * 101, f"too long: at least 11 tokens > 10 maximum; {LENGTH}"),
+        ("é" * 51, f"too long: at least 11 tokens > 10 maximum; {LENGTH}"),
         (ChatPrompt((ChatMessage("user", "x" * 100),)), None),
-        (ChatPrompt((ChatMessage("user", "é" * 51),)), "conversation of 102 bytes does not fit"),
+        (ChatPrompt((ChatMessage("user", "é" * 51),)), f"too long: at least 11 tokens > 10 maximum; {LENGTH}"),
         (
             ChatPrompt((ChatMessage("user", "x" * 60), ChatMessage("assistant", "", (ToolCall("1", "f", "x" * 40),)))),
-            "of 101 bytes",
+            f"too long: at least 11 tokens > 10 maximum; {LENGTH}",
         ),
         (ChatPrompt((ChatMessage("user", ""),) * 10), None),
-        (ChatPrompt((ChatMessage("user", ""),) * 11), "11 messages do not fit: the context of m is 10 tokens"),
+        (
+            ChatPrompt((ChatMessage("user", ""),) * 11),
+            f"too long: at least 11 tokens > 10 maximum; {LENGTH}; leave out the oldest of 11 messages",
+        ),
     ],
 )
 def test_prompts(prompt: Prompt, told: str | None) -> None:
@@ -43,8 +49,9 @@ def test_prompts(prompt: Prompt, told: str | None) -> None:
     if told is None:
         LIMITS.check(GenerateRequest(1, prompt))
         return
-    with pytest.raises(ContextOverflowError, match=told) as raised:
+    with pytest.raises(ContextOverflowError, match="prompt is ") as raised:
         LIMITS.check(GenerateRequest(1, prompt))
+    assert re.search(told, raised.value.sentence)
     assert raised.value.hints
 
 
@@ -69,11 +76,11 @@ def test_without_a_tokenizer() -> None:
     ("prompt", "scored", "told"),
     [
         ((1,) * 4, (1,) * 6, None),
-        ((1,) * 4, (1,) * 7, "prompt of 4 and scored text of 7 tokens do not fit"),
+        ((1,) * 4, (1,) * 7, f"too long: 11 tokens > 10 maximum; {LENGTH}, for 4 of prompt and 7 that are scored"),
         ((1,) * 10, "x", None),
-        ((1,) * 11, "x", "prompt of 11 tokens"),
-        ("x", "x" * 101, "scored text of 101 bytes does not fit"),
-        ("x" * 101, "x", "prompt of 101 bytes does not fit"),
+        ((1,) * 11, "x", f"too long: 11 tokens > 10 maximum; {LENGTH}"),
+        ("x", "x" * 101, f"too long: at least 11 tokens > 10 maximum; {LENGTH}"),
+        ("x" * 101, "x", f"too long: at least 11 tokens > 10 maximum; {LENGTH}"),
     ],
 )
 def test_scores(prompt: Prompt, scored: tuple[int, ...] | str, told: str | None) -> None:
@@ -88,7 +95,7 @@ def test_scores(prompt: Prompt, scored: tuple[int, ...] | str, told: str | None)
 def test_beginnings() -> None:
     """A text whose beginning has twice as many tokens need not be read on; below that it is, and counted exactly."""
     LIMITS.check_beginning(20)
-    with pytest.raises(ContextOverflowError, match="a text of at least 21 tokens does not fit: the context of m is 10"):
+    with pytest.raises(ContextOverflowError, match=f"too long: at least 21 tokens > 10 maximum; {LENGTH}"):
         LIMITS.check_beginning(21)
 
 

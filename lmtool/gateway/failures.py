@@ -17,7 +17,7 @@ from lmtool.errors import (
 )
 from lmtool.http_api import errors
 from lmtool.http_api.errors import ApiError
-from lmtool.providers.outcomes import CONTEXT_TOO_LONG, NO_CONNECTION, TIMEOUT
+from lmtool.providers.outcomes import CONTEXT_TOO_LONG, NO_CONNECTION, TIMEOUT, overflow_of
 from lmtool.routing.outcomes import OVERLOADED, Outcome
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def broken(model: str, reason: str, pieces: int, why: str = "") -> PoolBrokenErr
     )
 
 
-def gave_up(pool: str, step: GiveUp, attempts: Sequence[Attempt], *, context: bool) -> PoolFailedError:
-    """The error for a request that has been given up. context: whether a member found it too long."""
-    error = _gave_up(pool, step, _outcomes(attempts), context=context)
+def gave_up(pool: str, step: GiveUp, attempts: Sequence[Attempt], overflow: Outcome | None = None) -> PoolFailedError:
+    """The error for a request that has been given up. overflow: of the member with the longest context, if any."""
+    error = _gave_up(pool, step, _outcomes(attempts), overflow)
     error.attempts = attempts
     return error
 
@@ -124,6 +124,8 @@ def outcome_of_error(error: ApiError | LmtoolError) -> Outcome:
     found = error if isinstance(error, ApiError) else errors.from_error(error)
     code = error.code if isinstance(error, LmtoolError) else found.code
     known = _OUTCOMES.get(found.code or "") or _OUTCOMES.get(code or "")
+    if known is CONTEXT_TOO_LONG:
+        return overflow_of(found.message)
     if known is TIMEOUT and isinstance(error, LmtoolError) and not error.retryable:
         return OVER
     outcome = known or _outcome_of_status(found)
@@ -145,11 +147,16 @@ def _outcomes(attempts: Sequence[Attempt]) -> str:
     return f" ({', '.join(shown)}{', ...' if len(last) > MAX_OUTCOMES else ''})" if shown else ""
 
 
-def _gave_up(pool: str, step: GiveUp, outcomes: str, *, context: bool) -> PoolFailedError:
+def _gave_up(pool: str, step: GiveUp, outcomes: str, overflow: Outcome | None) -> PoolFailedError:
     if step.reason == "refused":
-        if context:
+        if overflow is not None:
+            (tokens, limit), hint = overflow.overflow, "shorten it, or its max_tokens"
+            if limit:
+                context = f"{limit} tokens, the longest of the pool {pool}"
+                return PoolContextError.of(tokens, limit, context, hint)
             return PoolContextError(
-                f"the conversation is too long for every model of the pool {pool}", "shorten it, or its max_tokens"
+                f"prompt is too long for every model of the pool {pool}: this model's maximum context length is less",
+                hint,
             )
         return PoolRefusedError(f"every model of the pool {pool} refuses the request{outcomes}", "change the request")
     reasons = {

@@ -16,7 +16,6 @@ from lmtool.gateway.failures import OVER, Attempt, broken, deadline_passed, gave
 from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill, without_prefill
 from lmtool.providers.answer_events import ChoiceFinished, TokenUsage
 from lmtool.providers.chat_answer import ChatAnswer, newer_usage
-from lmtool.providers.outcomes import CONTEXT_TOO_LONG
 from lmtool.routing.outcomes import OK, Outcome
 from lmtool.routing.passes import GiveUp, Passes, Wait
 from lmtool.seam import Seam
@@ -83,6 +82,8 @@ class PoolAnswer:
     """Tokens that stood in the prefill of the present call."""
     _charged: int = 0
     """Generated tokens that members were charged for whose calls broke off."""
+    _overflow: Outcome | None = None
+    """Of the member with the longest context for which the conversation was too long."""
     _skipped: set[int] = field(default_factory=set)
     """Members that the attempts name as those that cannot go on."""
     _refused: set[str] = field(default_factory=set)
@@ -270,6 +271,10 @@ class PoolAnswer:
             self._cut = _Cut(member, outcome.words, obstacle)
             return
         self.attempts.append(Attempt(member.id, outcome.words, _ms(now - began)))
+        if outcome.kind == "context_too_long" and (
+            self._overflow is None or outcome.overflow[1] > self._overflow.overflow[1]
+        ):
+            self._overflow = outcome
         if outcome.about_request:
             passes.exclude(number)
         if self.reply.refused_by is not None:
@@ -328,8 +333,7 @@ class PoolAnswer:
         """
         if self._cut is None:
             assert step is not None
-            context = any(attempt.outcome == CONTEXT_TOO_LONG.words for attempt in self.attempts)
-            raise gave_up(self.pool.id, step, self.attempts, context=context)
+            raise gave_up(self.pool.id, step, self.attempts, self._overflow)
         while self._further_ways:
             self._way = self._further_ways.pop(0)
             self._refused.clear()  # it is another request now

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from lmtool.access.caller import salted
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from lmtool.http_api.tools.parsers import ToolCallParser
     from lmtool.types import Constraint, Prompt
 
+_log = logging.getLogger(__name__)
 TOOLS_NOT_SHOWN = "the model's chat template says nothing of tools, so the model was not told of them"
 
 
@@ -182,6 +185,7 @@ class Generation:
         if output.finish_reason is not None:
             if self.call.tools is not None and self.served.ignores_tools:
                 answer.warnings += (TOOLS_NOT_SHOWN,)
+            answer.warnings += self.call.warnings
             self._count(answer, output)
         return answer, deltas
 
@@ -282,12 +286,20 @@ class Generation:
         return text, known
 
 
+@lru_cache(maxsize=256)
+def _log_once(warning: str) -> None:
+    """Log what was left out of a request: agents show nothing of an answer's warnings, and repeat it every turn."""
+    _log.warning("%s", warning)
+
+
 async def prepare(models: Models, call: Call, *, count: bool = False) -> Generation:
     """The streams of a call on the model that it names, see `Generation.start`. Raises as that, and as `served`.
 
     Raises `TimeLimitError` where the model is not there before the call's deadline.
     """
     arrived = asyncio.get_running_loop().time()
+    for warning in call.warnings:
+        _log_once(warning)
     async with within(call.deadline):
         generation = Generation(await models.served(call.model), call, arrived)
         await generation.start(count=count)

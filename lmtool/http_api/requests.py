@@ -101,6 +101,8 @@ class Call:
     """None where a thought is text like any other."""
     thought_parameter: str = ""
     """The parameter that asks of a thought what cannot be where that is text; empty: there is none."""
+    warnings: tuple[str, ...] = ()
+    """Parts of the request that were left out, a sentence each, for the answer and for the log."""
 
     @property
     def width(self) -> int:

@@ -11,7 +11,7 @@ from lmtool.http_api.decoding import Body, Count, check_size, decode, refuse
 from lmtool.http_api.http import Endpoint, json_response
 from lmtool.http_api.openai.chat import Message, turns
 from lmtool.http_api.requests import MAX_MESSAGES
-from lmtool.http_api.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools
+from lmtool.http_api.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools, without_foreign_tools
 from lmtool.types import ChatPrompt
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class TokenizeRequest(Body):
     add_special_tokens: bool | None = None
     """Whether a text gets what the model expects at its start."""
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool | None], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -79,7 +79,7 @@ class ToTokenize:
     @staticmethod
     def read(body: Mapping[str, Any]) -> ToTokenize:
         """The prompt of a request. Raises `ApiError`."""
-        request = decode(TokenizeRequest, body)
+        request = decode(TokenizeRequest, without_foreign_tools(body)[0])
         special = request.add_special_tokens is not False
         if request.prompt is not None:
             for name in ("messages", "tools", "chat_template_kwargs"):
@@ -90,7 +90,7 @@ class ToTokenize:
             refuse("messages", "messages is missing; expected a list of messages, or a prompt")
         for name in ("tools", "chat_template_kwargs"):
             check_size(name, body.get(name))
-        tools = [tool.tool() for tool in request.tools or ()]
+        tools = [tool.tool() for tool in request.tools or () if tool is not None]
         use = choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls)
         shown = () if use is None else tuple(tool.template_entry for tool in use.tools)
         chat = ChatPrompt(turns(request.messages), shown, request.chat_template_kwargs or {})

@@ -5,10 +5,11 @@ A request with such a value is served; any other value is refused by name, for i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from lmtool.http_api.errors import ApiError
 
@@ -23,10 +24,14 @@ class Unsupported:
     """Why others are refused, and what to do instead."""
     any_value: bool = False
     """Whether no value changes anything."""
+    changes_nothing: Callable[[Any, Mapping[str, Any]], bool] | None = None
+    """Says of a value and of the request whether that value changes this request."""
 
-    def accepts(self, value: object) -> bool:
-        """Whether a request with this value is served."""
+    def accepts(self, value: object, body: Mapping[str, Any] = MappingProxyType({})) -> bool:
+        """Whether a request with this value is served. body: the whole request."""
         if value is None or self.any_value:
+            return True
+        if self.changes_nothing is not None and self.changes_nothing(value, body):
             return True
         return any(type(value) is type(one) and value == one for one in self.harmless)
 
@@ -38,15 +43,68 @@ def _table(*parts: Table) -> Table:
     return MappingProxyType({name: entry for part in parts for name, entry in part.items()})
 
 
+def _edits_nothing(management: Any, body: Mapping[str, Any]) -> bool:  # noqa: ANN401  # any JSON
+    """Whether no edit of Anthropic's `context_management` would leave out a part of this conversation."""
+    edits = management.get("edits") if isinstance(management, dict) else None
+    return _are_few(edits) and all(isinstance(edit, dict) and _is_idle(edit, body) for edit in edits)
+
+
+def _are_few(edits: object) -> TypeGuard[list[Any]]:
+    """Whether it is a list of a length to which each entry may look at the whole conversation."""
+    return isinstance(edits, list) and len(edits) <= 8
+
+
+def _is_idle(edit: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+    kind, keep = str(edit.get("type")).rpartition("_")[0], edit.get("keep")
+    if kind == "clear_thinking":
+        return keep == "all" or len(_blocks(body, "thinking")) <= _number(keep, 1)
+    if kind == "clear_tool_uses":
+        calls, trigger = len(_blocks(body, "tool_use")), edit.get("trigger")
+        counts_calls = isinstance(trigger, dict) and trigger.get("type") == "tool_uses"
+        small = calls < _number(trigger, 0) if counts_calls else _is_below(_number(trigger, 100_000), body)
+        return small or calls <= _number(keep, 3)
+    return kind == "compact" and _is_below(_number(edit.get("trigger"), 150_000), body)
+
+
+def _number(given: object, default: int) -> int:
+    """The `value` of an edit's member; 0 for one that cannot be read, so that the edit counts as one that acts."""
+    value = given.get("value") if isinstance(given, dict) else default if given is None else 0
+    return value if type(value) is int else 0
+
+
+def _blocks(body: Mapping[str, Any], kind: str) -> list[object]:
+    messages = body.get("messages")
+    turns = messages if isinstance(messages, list) else ()
+    contents = [one.get("content") for one in turns if isinstance(one, dict)]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    return [block for block in blocks if isinstance(block, dict) and block.get("type") == kind]
+
+
+def _is_below(tokens: int, body: Mapping[str, Any]) -> bool:
+    """Whether a request has fewer tokens, as far as its bytes show it: none is shorter than a byte."""
+    return "previous_response_id" not in body and len(json.dumps(body)) < tokens
+
+
+def _compacts_nothing(entries: Any, body: Mapping[str, Any]) -> bool:  # noqa: ANN401  # any JSON
+    """Whether no entry of OpenAI's `context_management` would compact this conversation."""
+    return _are_few(entries) and all(
+        isinstance(entry, dict)
+        and entry.get("type") == "compaction"
+        and _is_below(_number({"value": entry.get("compact_threshold")}, 0), body)
+        for entry in entries
+    )
+
+
 _ANY = Unsupported(any_value=True)
 _LORA = "LoRA adapters are not applied here: merge the adapter into the weights, and serve the folder"
 _MEDIA = "images and sounds cannot be read here"
 _TEXT_ONLY = "only text is made here"
+_NO_EDITS = "it would leave out parts of this conversation, which is read whole here: send what is to be read"
 _FORM = "send it as {} of structured_outputs"
 
 _HINTS: Table = {
     **dict.fromkeys(("prompt_cache_retention", "prompt_cache_options", "cache_control"), _ANY),
-    **dict.fromkeys(("verbosity", "moderation", "prediction", "stream_interval"), _ANY),
+    **dict.fromkeys(("verbosity", "moderation", "prediction", "stream_interval", "client_metadata"), _ANY),
     "truncation": Unsupported(("disabled", "auto"), "expected disabled or auto"),
 }
 """Of OpenAI's API: for caches (one by Anthropic's name, as routers take it), for moderation beside the answer, for
@@ -122,7 +180,7 @@ RESPONSES: Table = _table(
         "background": Unsupported((False,), "responses are made while the client waits: send it without"),
         "conversation": Unsupported(("",), "send the conversation as input, or previous_response_id"),
         "prompt": Unsupported(({},), "prompts are not stored here: send the conversation as input"),
-        "context_management": Unsupported(([],), "nothing of a conversation is left out: send what is to be read"),
+        "context_management": Unsupported(([],), _NO_EDITS, changes_nothing=_compacts_nothing),
         "max_tool_calls": _ANY,
         "modalities": Unsupported((["text"],), 'expected ["text"]: ' + _TEXT_ONLY),
     },
@@ -139,9 +197,7 @@ MESSAGES: Table = _table(
         "diagnostics": _ANY,
         "betas": _ANY,
         "mcp_servers": Unsupported(([],), "send the tools of the servers as tools, and call them yourself"),
-        "context_management": Unsupported(
-            ({}, {"edits": []}), "nothing of a conversation is left out: send what is read"
-        ),
+        "context_management": Unsupported(({}, {"edits": []}), _NO_EDITS, changes_nothing=_edits_nothing),
     }
 )
 EMBEDDINGS: Table = _table(
@@ -160,7 +216,7 @@ def supported(table: Table, body: Mapping[str, Any]) -> Mapping[str, Any]:
     if table.keys().isdisjoint(body):
         return body
     for name in body:
-        if name in table and not table[name].accepts(body[name]):
+        if name in table and not table[name].accepts(body[name], body):
             shown = repr(body[name])
             shown = shown if len(shown) <= 80 else f"{shown[:80]}…"
             sentence = f"{name} is {shown}, which is not supported here: {table[name].advice}"

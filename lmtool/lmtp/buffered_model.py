@@ -139,7 +139,7 @@ class BufferedModel:
             raise RequestError(f"buffer {request.name!r} takes token ids here: there is no tokenizer", "send ids")
         limits = limits_of(request.model, current_limits(self._inner))
         if limits is not None:
-            limits.check_text("".join(part for part in parts if isinstance(part, str)), "appended text")
+            limits.check_text("".join(part for part in parts if isinstance(part, str)))
         before: tuple[tuple[int, ...], ...] = ((),) if self._buffers.length(request.name) else ()
         return await tokenizer.tokenize(MixedPrompt((*before, *parts)))
 
@@ -203,7 +203,7 @@ class BufferedModel:
         if limits is not None:
             limits.check_count(ids, room=0)
         elif ids > self._max_ids:
-            raise ContextOverflowError(f"prompt of {ids} ids, of which there may be {self._max_ids}", "shorten it")
+            raise ContextOverflowError.of(ids, self._max_ids)
 
     def _most_tokens(self, request: GenerateRequest) -> int:
         limits = limits_of(request.model, current_limits(self._inner))

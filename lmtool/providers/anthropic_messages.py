@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from lmtool.errors import RequestError
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 from lmtool.providers.chat_request import MultimodalMessage
-from lmtool.providers.json_values import count_of, list_of, load, object_of, text_of
+from lmtool.providers.json_values import count_of, list_of, object_of, text_of
 from lmtool.reasoning import ThoughtSignature
 from lmtool.signed_message import signed_thoughts
 
@@ -163,8 +163,7 @@ def _blocks(message: ChatMessage) -> list[Block]:
     blocks = [_thinking_block(one) for one in signed_thoughts(message)]
     blocks += [{"type": "text", "text": message.content}] if message.content else []
     for call in message.tool_calls:
-        arguments = object_of(load(call.arguments.encode("utf-8", "replace")))
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments_object})
     return blocks
 
 

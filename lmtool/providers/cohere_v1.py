@@ -130,7 +130,7 @@ def _results(answers: Sequence[ChatMessage], turns: Sequence[ChatMessage]) -> li
 
 
 def _write_call(call: ToolCall) -> dict[str, object]:
-    return {"name": call.name, "parameters": object_of(load(call.arguments.encode("utf-8", "replace")))}
+    return {"name": call.name, "parameters": call.arguments_object}
 
 
 def _write_tool(function: Mapping[str, object]) -> dict[str, object]:

@@ -138,7 +138,7 @@ def write_message(message: ChatMessage) -> dict[str, object]:
     if message.tool_calls:
         turn["content"] = message.content or None
         turn["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.object_text}}
             for call in message.tool_calls
         ]
     if message.tool_call_id is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
@@ -41,11 +42,18 @@ _KEY_STATUSES = frozenset({401, 402, 403})
 _SERVER_STATUSES = frozenset({408, 409, 425})
 """Statuses below 500 that say nothing about the request: a timeout, a conflict, too early."""
 _CONTEXT_TOO_LONG = re.compile(
-    r"context_length_exceeded|context_overflow|exceed_context_size|context (?:length|window|size)"
+    r"context_length_exceeded|context_overflow|exceed_context_size|context (?:length|window|size|limit)"
     r"|(?:prompt|input|request) is too long|too many tokens|exceeds the (?:maximum number of tokens|available context)",
     re.IGNORECASE,
 )
 """Codes and sentences of OpenAI, Azure, vLLM, llama.cpp, Anthropic, Cohere, Gemini and lmtool."""
+_TOKENS = re.compile(
+    r"(?:too long: (?:at least )?|resulted in |you requested |request has |request \(|token count \()([\d,]{1,12})\b"
+)
+_LIMIT = re.compile(
+    r"(?:tokens > |maximum context length is |context size \(|tokens allowed \(|\d \+ \d+ > )([\d,]{1,12})\b"
+)
+"""The numbers in such sentences: tokens of the prompt, and the most that there may be."""
 _RATE_LIMIT = re.compile(r"rate_?limit|too_many_requests", re.IGNORECASE)
 
 
@@ -68,13 +76,14 @@ def outcome_of_status(status: int, headers: Mapping[str, str], body: bytes, now:
     if not 400 <= status < 500 or status in _SERVER_STATUSES:
         return Outcome("fault", reason)
     failed = _failure(body)
-    return CONTEXT_TOO_LONG if _is_context(failed) else Outcome("refused", reason)
+    return _overflow(failed) or Outcome("refused", reason)
 
 
 def outcome_of_failure(failed: AnswerFailed) -> Outcome:
     """What an error inside an answer means whose status was a success."""
-    if _is_context(failed):
-        return CONTEXT_TOO_LONG
+    overflow = _overflow(failed)
+    if overflow is not None:
+        return overflow
     return Outcome("rate_limit", "rate limit") if _RATE_LIMIT.search(failed.code or "") else ERROR_IN_ANSWER
 
 
@@ -123,5 +132,18 @@ def _failure(body: bytes) -> AnswerFailed:
     return failed or AnswerFailed(text_of(members.get("message")) or body[:4096].decode("utf-8", "replace"))
 
 
-def _is_context(failed: AnswerFailed) -> bool:
-    return _CONTEXT_TOO_LONG.search(f"{failed.code} {failed.message}") is not None
+def _overflow(failed: AnswerFailed) -> Outcome | None:
+    """The outcome of an error that says that a prompt is too long, with the numbers in it; None for any other."""
+    if not _CONTEXT_TOO_LONG.search(f"{failed.code} {failed.message}"):
+        return None
+    return overflow_of(failed.message)
+
+
+def overflow_of(sentence: str) -> Outcome:
+    """The outcome of a prompt that is too long, with the numbers of the sentence that says so."""
+    tokens, limit = (_number(pattern.search(sentence)) for pattern in (_TOKENS, _LIMIT))
+    return replace(CONTEXT_TOO_LONG, overflow=(max(tokens, limit + 1), limit)) if limit else CONTEXT_TOO_LONG
+
+
+def _number(found: re.Match[str] | None) -> int:
+    return 0 if found is None else int(found[1].replace(",", ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 OutcomeKind: TypeAlias = Literal[
@@ -26,6 +26,8 @@ class Outcome:
     """In our words, such as `timeout` or `status 503`; never the member's."""
     retry_after: float | None = None
     """Seconds that a member with `rate_limit` wants to be left alone; None where it did not say."""
+    overflow: tuple[int, int] = field(default=(0, 0), compare=False)
+    """Of `context_too_long`: tokens of the prompt, and the most that there may be; 0 where the member did not say."""
 
     @property
     def about_request(self) -> bool:

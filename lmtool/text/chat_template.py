@@ -72,7 +72,7 @@ class ChatTemplate:
                 "put their text into a message",
             )
         try:
-            return self._text(chat)
+            return self._with_tools(chat)
         except TemplateSyntaxError as error:
             raise RequestError(
                 f"the model's chat template cannot be read: line {error.lineno}: {error.message}",
@@ -111,6 +111,16 @@ class ChatTemplate:
         """Whether the template's source has this role as a text in quotes."""
         return f"'{role}'" in self._source or f'"{role}"' in self._source
 
+    def _with_tools(self, chat: ChatPrompt) -> str:
+        """The conversation as text. Only if the template fails on a tool without description, it gets an empty one."""
+        try:
+            return self._text(chat)
+        except (TemplateError, *_FAILURES):
+            completed = tuple(map(_completed, chat.tools))
+            if completed == chat.tools:
+                raise
+            return self._text(replace(chat, tools=completed))
+
     def _text(self, chat: ChatPrompt) -> str:
         found: list[str] = []
         length = 0
@@ -138,6 +148,16 @@ class ChatTemplate:
         return environment.from_string(self._source)
 
 
+def _completed(tool: Mapping[str, object]) -> Mapping[str, object]:
+    """A tool with the members that the API lets a client omit: an empty description, no parameters."""
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    given = function.get("parameters")
+    parameters = {"properties": {}, **(given if isinstance(given, dict) else {"type": "object"})}
+    return {**tool, "function": {"description": "", **function, "parameters": parameters}}
+
+
 _MARK = secrets.token_hex(16)
 """Stands for ids while a template is rendered; nobody else's text has it."""
 
@@ -160,7 +180,7 @@ def _turn(message: ChatMessage) -> dict[str, object]:
     turn: dict[str, object] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         turn["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _Arguments(call)}}
             for call in message.tool_calls
         ]
     if message.reasoning:
@@ -175,9 +195,9 @@ def _turn(message: ChatMessage) -> dict[str, object]:
 class _Arguments(dict[str, object]):
     """The arguments of a call as an object, for most templates, and as its text for those that print or join it."""
 
-    def __init__(self, values: dict[str, object], text: str) -> None:
-        super().__init__(values)
-        self._text = text
+    def __init__(self, call: ToolCall) -> None:
+        super().__init__(call.arguments_object)
+        self._text = call.arguments or "{}"
 
     def __str__(self) -> str:
         return self._text
@@ -187,15 +207,6 @@ class _Arguments(dict[str, object]):
 
     def __radd__(self, before: object) -> str:
         return f"{before}{self._text}"
-
-
-def _arguments(call: ToolCall) -> object:
-    text = call.arguments or "{}"
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text  # what a model once wrote, which need not be JSON
-    return _Arguments(value, text) if isinstance(value, dict) else value
 
 
 class _Environment(ImmutableSandboxedEnvironment):

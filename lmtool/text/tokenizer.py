@@ -195,7 +195,7 @@ class TextTokenizer:
         Raises `RequestError` for a text that is no Unicode (lone surrogates), or beyond `limits`.
         """
         if self.limits is not None:
-            self.limits.check_text(text, "text")
+            self.limits.check_text(text)
             self._check_beginnings(text, self.limits)
         return self._encode(text, special=special)
 

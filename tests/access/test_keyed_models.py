@@ -139,7 +139,7 @@ async def test_long_prompts(prompt: tuple[int, ...] | str) -> None:
     with asking(replace(KEY, limits=Limits(prompt_tokens=4))):
         last = await ending(models, request(prompt=prompt))
         assert (last.error_code, model.requests) == ("context_overflow", [])
-        assert "the key may send prompts of 4 tokens" in str(last.error)
+        assert "maximum context length is 4 tokens for this key" in str(last.error)
         assert (await ending(models, ScoreRequest("a", (1, 2), (3, 4, 5)))).error_code == "context_overflow"
         assert (await ending(models, ScoreRequest("a", (1, 2), (3, 4)))).error is None
         assert model.requests[-1].max_prompt_tokens == 4

@@ -205,10 +205,10 @@ def test_empty_prompt():
 def test_context():
     """A prompt must leave room for one token; prompt and scored text must fit together."""
     assert len(generate((3,) * 9, max_tokens=99)) == 9
-    with pytest.raises(ContextOverflowError, match=r"prompt of 10 tokens leaves no room.* 10 tokens"):
+    with pytest.raises(ContextOverflowError, match=r"too long: 10 tokens > 9 maximum.* 10 tokens"):
         generate((3,) * 10)
     assert validate_score(ScoreRequest(1, (3,) * 4, (4,) * 6), INFO_request_check) == ([3] * 4, [4] * 6)
-    with pytest.raises(ContextOverflowError, match="4 and scored text of 7"):
+    with pytest.raises(ContextOverflowError, match=r"11 tokens > 10 maximum.* 4 of prompt and 7 that are scored"):
         validate_score(ScoreRequest(1, (3,) * 4, (4,) * 7), INFO_request_check)
 
 

@@ -254,10 +254,10 @@ class TestRefusals:
         ("request_", "code", "words"),
         [
             (GenerateRequest(1, (3, 101)), "unknown_token", "token id 101 in prompt"),
-            (GenerateRequest(1, (3,) * 256), "context_overflow", "prompt of 256 tokens"),
+            (GenerateRequest(1, (3,) * 256), "context_overflow", "too long: 256 tokens > 255 maximum"),
             (GenerateRequest(1, "text"), "invalid_request", "token ids"),
             (ScoreRequest(1, (3,), (999,)), "unknown_token", "999 in scored"),
-            (ScoreRequest(1, (3,) * 200, (4,) * 57), "context_overflow", "200 and scored text of 57"),
+            (ScoreRequest(1, (3,) * 200, (4,) * 57), "context_overflow", "257 tokens > 256 maximum"),
             (GenerateRequest(1, (3,), SamplingParams(logit_bias={101: 1.0})), "unknown_token", "logit_bias"),
         ],
     )

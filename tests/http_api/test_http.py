@@ -89,7 +89,7 @@ async def test_limits(length: int) -> None:
     body = b'{"model": "%s", "prompt": "' + b"x" * length + b'"}'
     found = await read_request(request({"type": "http.request", "body": body % b"wide"}), Asking.read, limits)
     assert len(found.prompt) == length
-    with pytest.raises(ApiError, match=f"prompt of {length} bytes does not fit: the context of small") as raised:
+    with pytest.raises(ApiError, match=f"too long: at least {-(-length // 10)} tokens > 10 maximum") as raised:
         await read_request(request({"type": "http.request", "body": body % b"small"}), Asking.read, limits)
     assert (raised.value.status, raised.value.code) == (400, "context_length_exceeded")
 

@@ -235,21 +235,27 @@ async def test_a_long_frame_keeps_its_place():
     assert model.cancelled == ["1"]
 
 
+TOO_LONG = "prompt is too long"
+
+
 @pytest.mark.parametrize(
     ("members", "told"),
     [
         (
             '"prompt": "{text}"',
-            "prompt of 16384 bytes does not fit: the context of tiny is 10 tokens, at most 200 bytes",
+            f"{TOO_LONG}: at least 820 tokens > 10 maximum; this model's maximum context length is 10 tokens (tiny)",
         ),
-        ('"messages": [{{"role": "user", "content": "{text}"}}]', "conversation of 16384 bytes does not fit"),
+        (
+            '"messages": [{{"role": "user", "content": "{text}"}}]',
+            "prompt is too long: at least 820 tokens > 10 maximum",
+        ),
         (
             '"messages": [{messages}]',
-            "9000 messages do not fit: the context of tiny is 10 tokens; leave out the oldest",
+            f"{TOO_LONG}: at least 9000 tokens > 10 maximum; ",
         ),
-        ('"prompt": [{ids}]', "prompt of 16384 tokens leaves no room for output: the context of tiny is 10 tokens"),
-        ('"prompt": [1], "scored": [{ids}]', "prompt of 1 and scored text of 16384 tokens do not fit"),
-        ('"prompt": [1], "scored": "{text}"', "scored text of 16384 bytes does not fit"),
+        ('"prompt": [{ids}]', "prompt is too long: 16384 tokens > 9 maximum"),
+        ('"prompt": [1], "scored": [{ids}]', "prompt is too long: 16385 tokens > 10 maximum"),
+        ('"prompt": [1], "scored": "{text}"', "prompt is too long: at least 820 tokens > 10 maximum"),
     ],
 )
 async def test_what_cannot_fit_does_not_reach_the_model(members, told):

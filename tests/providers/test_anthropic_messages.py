@@ -98,7 +98,7 @@ class TestRequests:
                 "role": "assistant",
                 "content": [
                     {"type": "tool_use", "id": "1", "name": "f", "input": {}},
-                    {"type": "tool_use", "id": "2", "name": "g", "input": {}},
+                    {"type": "tool_use", "id": "2", "name": "g", "input": {"INVALID_JSON": "no JSON"}},
                 ],
             },
             {

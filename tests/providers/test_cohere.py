@@ -22,12 +22,12 @@ CALLS = ChatMessage("assistant", "", (ToolCall("a", "f", '{"x": 1}'), ToolCall("
 ANSWERS = (ChatMessage("tool", '{"sky": "grey"}', tool_call_id="a"), ChatMessage("tool", "12", tool_call_id="b"))
 RESULTS = [
     {"call": {"name": "f", "parameters": {"x": 1}}, "outputs": [{"sky": "grey"}]},
-    {"call": {"name": "g", "parameters": {}}, "outputs": [{"output": "12"}]},
+    {"call": {"name": "g", "parameters": {"INVALID_JSON": "[]"}}, "outputs": [{"output": "12"}]},
 ]
 CALLED = {
     "role": "CHATBOT",
     "message": "",
-    "tool_calls": [{"name": "f", "parameters": {"x": 1}}, {"name": "g", "parameters": {}}],
+    "tool_calls": [{"name": "f", "parameters": {"x": 1}}, {"name": "g", "parameters": {"INVALID_JSON": "[]"}}],
 }
 
 

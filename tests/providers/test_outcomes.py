@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lmtool.access.secret import Secret
@@ -103,6 +105,30 @@ def test_contexts_that_are_too_long(body: bytes) -> None:
     """Each provider's own way of saying it is known; in a stream as well."""
     assert outcome_of_status(400, {}, body, NOW) == CONTEXT_TOO_LONG
     assert outcome_of_failure(AnswerFailed("no", "context_overflow")) == CONTEXT_TOO_LONG
+
+
+@pytest.mark.parametrize(
+    ("sentence", "numbers"),
+    [
+        ("prompt is too long: 215000 tokens > 200000 maximum", (215000, 200000)),
+        ("input length and `max_tokens` exceed context limit: 190000 + 21333 > 200000, decrease it", (200001, 200000)),
+        ("This model's maximum context length is 8192 tokens. However, your messages resulted in 10000", (10000, 8192)),
+        ("maximum context length is 8,192 tokens. However, you requested 10,244 tokens (6148 in", (10244, 8192)),
+        ("maximum context length is 4096 tokens. However, your request has 5000 input tokens", (5000, 4096)),
+        ("the request exceeds the available context size (4096 tokens), try increasing it", (4097, 4096)),
+        ("request (5000 tokens) exceeds the available context size (4096 tokens)", (5000, 4096)),
+        ("The input token count (1200) exceeds the maximum number of tokens allowed (1000).", (1200, 1000)),
+        ("too long: at least 9 tokens > 8 maximum; this model's maximum context length is 8 tokens (m-70)", (9, 8)),
+        ("Your input exceeds the context window of this model. Please adjust your input", (0, 0)),
+        ("maximum context length is 99999999999999 tokens", (0, 0)),
+    ],
+)
+def test_numbers_of_an_overflow(sentence: str, numbers: tuple[int, int]) -> None:
+    """Tokens of the prompt and their limit are taken from the sentence; without the first one the limit is passed."""
+    body = json.dumps({"error": {"message": sentence, "code": "context_length_exceeded"}}).encode()
+    outcome = outcome_of_status(400, {}, body, NOW)
+    assert (outcome, outcome.overflow) == (CONTEXT_TOO_LONG, numbers)
+    assert outcome_of_failure(AnswerFailed(sentence, "context_overflow")).overflow == numbers
 
 
 def test_rate_limits_inside_a_stream() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -147,10 +148,56 @@ def test_arguments_that_a_template_joins(shown: str) -> None:
     assert rendered.replace(" ", "") == 'f{"n":1}.'
 
 
-def test_arguments_that_are_no_json() -> None:
-    """What a model once wrote goes back as it is."""
-    turns = [ChatMessage("assistant", "", (ToolCall("1", "f", "{"),))]
-    assert '"arguments": "{"' in ChatTemplate(CALLING, TOKENS).render(ChatPrompt(tuple(turns)))
+ITEMS = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for name, value in c.function.arguments | items %}"
+    "<{{ name }}>{{ value }}</{{ name }}>{% endfor %}{% endfor %}{% endfor %}"
+)
+"""Arguments one by one, as Qwen3-Coder's, GLM's and Kimi's templates have them."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"a": "cut o', {"INVALID_JSON": '{"a": "cut o'}),
+        ('{"a": NaN}', {"INVALID_JSON": '{"a": NaN}'}),
+        ('["a", 1]', {"INVALID_JSON": '["a", 1]'}),
+        ('"ls"', {"INVALID_JSON": '"ls"'}),
+        ("7", {"INVALID_JSON": "7"}),
+        ("[" * 100_000, {"INVALID_JSON": "[" * 100_000}),
+        ("null", {}),
+        ("", {}),
+        (' {"a": 1} ', {"a": 1}),
+    ],
+)
+def test_arguments_that_are_no_object(arguments: str, shown: dict[str, object]) -> None:
+    """Every template gets an object: a broken call of one turn must not fail all later requests."""
+    call = ToolCall("1", "f", arguments)
+    chat = ChatPrompt((ChatMessage("user", "?"), ChatMessage("assistant", "", (call,))))
+    assert f'"arguments": {json.dumps(shown)}' in ChatTemplate(CALLING, TOKENS).render(chat)
+    rendered = "".join(f"<{name}>{value}</{name}>" for name, value in shown.items())
+    assert ChatTemplate(ITEMS, TOKENS).render(chat) == rendered
+    assert json.loads(call.object_text) == shown
+
+
+HARMONY_TOOLS = (
+    "{% for tool in tools %}{% set f = tool.function %}{{ '// ' + f.description + ' type ' + f.name }}"
+    "{% for name, one in f.parameters.properties | items %} {{ name }}{% endfor %};{% endfor %}"
+)
+"""As gpt-oss's and Hermes 3's templates show tools: by joining texts, which fails for one that is not there."""
+PLAIN_TOOLS = (
+    "{% for tool in tools %}{{ tool | tojson }}{% if tool.function.description is defined %}!{% endif %}{% endfor %}"
+)
+
+
+def test_a_tool_without_description() -> None:
+    """Its description is empty where a template needs one; a template that can do without gets the tool as it is."""
+    named = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    told = {"type": "function", "function": {"name": "g", "description": "D", "parameters": {"properties": {"x": {}}}}}
+    chat = ChatPrompt((ChatMessage("user", "?"),), tools=(named, told))
+    assert ChatTemplate(HARMONY_TOOLS, TOKENS).render(chat) == "//  type f;// D type g x;"
+    assert ChatTemplate(PLAIN_TOOLS, TOKENS).render(chat) == f"{json.dumps(named)}{json.dumps(told)}!"
+    with pytest.raises(RequestError, match="has no attribute"):
+        ChatTemplate("{{ 'a' + tools[0].function.colour }}", TOKENS).render(chat)
 
 
 def test_refusal() -> None:

@@ -214,11 +214,11 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("request_", "told"),
         [
-            (generate(1, "x" * 10_000), "prompt of 10000 bytes does not fit"),
-            (generate(1, (1,) * 100), "prompt of 100 tokens leaves no room"),
-            (generate(1, ChatPrompt((ChatMessage("user", "x" * 10_000),))), "conversation of 10000 bytes does not fit"),
-            (ScoreRequest(1, "x", "x" * 10_000), "scored text of 10000 bytes does not fit"),
-            (ScoreRequest(1, (1,), (1,) * 100, text=True), "prompt of 1 and scored text of 100 tokens do not fit"),
+            (generate(1, "x" * 10_000), "prompt is too long: at least "),
+            (generate(1, (1,) * 100), "prompt is too long: 100 tokens > "),
+            (generate(1, ChatPrompt((ChatMessage("user", "x" * 10_000),))), "prompt is too long: at least "),
+            (ScoreRequest(1, "x", "x" * 10_000), "prompt is too long: at least "),
+            (ScoreRequest(1, (1,), (1,) * 100, text=True), "prompt is too long: 101 tokens > "),
         ],
     )
     async def test_refusal(

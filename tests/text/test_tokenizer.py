@@ -360,10 +360,14 @@ class TestLimits:
             lambda: tokenizer.encode_continuation(text),
             lambda: tokenizer.encode_prompt(ChatPrompt((ChatMessage("user", text),))),
         ):
-            with pytest.raises(ContextOverflowError, match=r"bytes does not fit: the context of m is 100 tokens"):
+            with pytest.raises(ContextOverflowError, match=r"too long: at least \d+ tokens > 100 maximum"):
                 encode()
-        with pytest.raises(ContextOverflowError, match="1000000 messages do not fit"):
+        with pytest.raises(
+            ContextOverflowError,
+            match="at least 1000000 tokens > 100 maximum",
+        ) as raised:
             tokenizer.encode_prompt(ChatPrompt((ChatMessage("user", ""),) * 1_000_000))
+        assert raised.value.hints == ("leave out the oldest of 1000000 messages",)
         assert counting.characters == 0
 
     def test_what_the_template_makes(self, bounded: tuple[TextTokenizer, Counting]) -> None:
@@ -371,14 +375,14 @@ class TestLimits:
         tokenizer, counting = bounded
         assert tokenizer.limits is not None
         assert tokenizer.limits.text_bytes is not None
-        with pytest.raises(ContextOverflowError, match="text of"):
+        with pytest.raises(ContextOverflowError, match=r"too long: at least \d+ tokens > 100 maximum"):
             tokenizer.encode_prompt(ChatPrompt((ChatMessage("user", "a" * (tokenizer.limits.text_bytes // 2)),)))
         assert counting.characters == 0
 
     def test_a_text_that_does_not_fit(self, bounded: tuple[TextTokenizer, Counting]) -> None:
         """Where its bytes do not tell, its beginning does."""
         tokenizer, counting = bounded
-        with pytest.raises(ContextOverflowError, match=r"a text of at least \d+ tokens does not fit"):
+        with pytest.raises(ContextOverflowError, match=r"too long: at least \d+ tokens > 100 maximum"):
             tokenizer.encode("Once upon a time. " * 150)
         assert 0 < counting.characters <= 1600
 

@@ -178,9 +178,7 @@ class VllmModel:
             return
         ids, context = [*prompt, *scored], self._info.context_length or 0
         if len(ids) + 1 > context:  # vLLM generates a token all the same
-            raise ContextOverflowError(
-                f"{len(ids)} tokens leave no room: the context of {self._info.model} is {context}"
-            )
+            raise ContextOverflowError.of(len(ids), context - 1, f"{context} tokens ({self._info.model})")
         params = SamplingParams(**scoring_arguments(request), output_kind=RequestOutputKind.FINAL_ONLY)
         async for answer in self._engine.generate(_prompt(ids, request), params, request_id):
             for place in range(len(prompt), len(ids)):

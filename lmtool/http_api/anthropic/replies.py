@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -108,7 +107,7 @@ class Message:
         if self.answer.text or not (self.answer.calls or (self.answer.reasoning and self.answer.ended == "length")):
             content.append({"type": "text", "text": self.answer.text})
         content += [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.arguments)}
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": call.whole.arguments_object}
             for call in self.answer.calls
         ]
         ending = {"stop_reason": self.stop_reason, "stop_sequence": self._stop_sequence}
@@ -178,11 +177,3 @@ def usage_object(usage: Usage) -> dict[str, int]:
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
     }
-
-
-def _object(arguments: str) -> object:
-    """The arguments of a call; those cut off in the middle are an object of their text, for there is no other place."""
-    try:
-        return json.loads(arguments or "{}")
-    except ValueError:
-        return {"INVALID_JSON": arguments}

@@ -13,7 +13,7 @@ from lmtool.http_api.decoding import Body, Part, check_size, decode, refuse, wro
 from lmtool.http_api.openai.chat import text_of
 from lmtool.http_api.reasoning import Budget, Effort, Thinking, ThoughtOptions
 from lmtool.http_api.requests import MAX_MESSAGES, CacheSalt, Deadline, TokenIds
-from lmtool.http_api.tools.definitions import MAX_TOOLS, Tool, ToolName, tool_use
+from lmtool.http_api.tools.definitions import MAX_TOOLS, Tool, ToolName, tool_use, without_foreign_tools
 from lmtool.http_api.unsupported import MESSAGES, Table
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS
 from lmtool.signed_message import SignedMessage
@@ -38,7 +38,7 @@ class AnthropicTool(Part):
     name: ToolName
     description: str | None = None
     input_schema: dict[str, Any] | None = None
-    type: Annotated[Literal["custom"], Meta(description="custom; others run at Anthropic only")] | None = None
+    type: Literal["custom"] | None = None
     strict: bool | None = None
 
     def tool(self) -> Tool:
@@ -57,7 +57,8 @@ class AnthropicToolChoice(Part):
 class AnthropicMessage(Part):
     """One message: a text, or blocks of texts, of calls (assistant) or of what tools answered (user)."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
+    """Of a system turn the text alone is read, wherever it stands."""
     content: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]
     token_ids: TokenIds | None = None
     """The exact ids of an assistant's turn, in place of its text and calls."""
@@ -94,7 +95,7 @@ class MessagesRequest(Body, kw_only=True):
     stream: bool | None = None
     thinking: Thinking | None = None
     thinking_token_budget: Budget | None = None
-    tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[AnthropicTool | None], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
@@ -115,7 +116,8 @@ _MODES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "tool": "named"
 
 def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
     """The call of a request; to count its tokens, none but the conversation is needed. Raises `ApiError`."""
-    request = decode(MessagesRequest, body)
+    known, warnings = without_foreign_tools(body, "custom")
+    request = decode(MessagesRequest, known)
     if request.max_tokens is None and not counting:
         refuse("max_tokens", "max_tokens is missing; expected the most tokens of the answer")
     for name in ("tools", "chat_template_kwargs"):
@@ -130,7 +132,7 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
     )
     choice = request.tool_choice or AnthropicToolChoice(type="auto")
     parallel = not choice.disable_parallel_tool_use
-    tools = [tool.tool() for tool in request.tools or ()]
+    tools = [tool.tool() for tool in request.tools or () if tool is not None]
     use = tool_use(tools, _MODES[choice.type], choice.name, parallel=parallel)
     parameters = requests.set_parameters(request)
     call = requests.Call(
@@ -144,6 +146,7 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
         return_token_ids=request.return_token_ids or False,
         constraint=_constraint(request),
         thoughts=request.thoughts(),
+        warnings=warnings,
     )
     return requests.with_tools(call, use)
 
@@ -213,9 +216,9 @@ def _turns_of(place: str, role: str, blocks: Sequence[dict[str, Any]]) -> list[C
 
 def _call(place: str, block: Mapping[str, Any]) -> ToolCall:
     number, name, given = block.get("id"), block.get("name"), block.get("input")
-    if not isinstance(number, str) or not isinstance(name, str) or not isinstance(given, dict):
+    if not isinstance(number, str) or not isinstance(name, str):
         raise wrong(place, dict(block), "tool_use with id, name and input")
-    return ToolCall(number, name, json.dumps(given, ensure_ascii=False))
+    return ToolCall(number, name, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
 
 
 def _result(place: str, block: Mapping[str, Any]) -> ChatMessage:

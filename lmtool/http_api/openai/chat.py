@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -44,7 +45,13 @@ class FunctionCall(Part):
     """The tool that is called, and with what."""
 
     name: Annotated[str, Meta(min_length=1, description="the name of a tool")]
-    arguments: Annotated[str, Meta(description="the text of a JSON object")] | None = None
+    arguments: Annotated[str | dict[str, Any] | list[Any], Meta(description="the text of a JSON object")] | None = None
+
+    @property
+    def text(self) -> str:
+        """The arguments as a text, as clients should send them."""
+        given = self.arguments or "{}"
+        return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 class MessageToolCall(Part):
@@ -56,7 +63,7 @@ class MessageToolCall(Part):
 
     def turn(self) -> ToolCall:
         """The call as a turn of a conversation has it."""
-        return ToolCall(self.id or "", self.function.name, self.function.arguments or "{}")
+        return ToolCall(self.id or "", self.function.name, self.function.text)
 
 
 class Message(Part):
@@ -114,9 +121,9 @@ def chat_prompt(messages: Sequence[Message], *, continued: bool, generation_prom
 def _turn(message: Message, place: str) -> ChatMessage:
     calls = tuple(call.turn() for call in message.tool_calls or ())
     if message.function_call is not None:
-        calls += (ToolCall("", message.function_call.name, message.function_call.arguments or "{}"),)
+        calls += (ToolCall("", message.function_call.name, message.function_call.text),)
     role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-    if message.content is None and message.token_ids is None and role != "assistant":
+    if message.content is None and message.token_ids is None and role not in {"assistant", "tool"}:
         raise wrong(f"{place}.content", None, TEXT)
     for at, part in enumerate(message.content if isinstance(message.content, list) else ()):
         if isinstance(part, ContentPart) and part.type == "text" and part.text is None:

@@ -37,7 +37,7 @@ from lmtool.http_api.requests import (
     set_parameters,
     with_tools,
 )
-from lmtool.http_api.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools
+from lmtool.http_api.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools, without_foreign_tools
 from lmtool.http_api.unsupported import CHAT, COMPLETION, EMBEDDINGS, Table
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     top_logprobs: Count | None = None
     max_completion_tokens: Positive | None = None
     max_tokens: Positive | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool | None], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -180,7 +180,8 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
 
 def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
     """The call of a chat completion. Raises `ApiError`. max_logprobs: alternatives beside a token."""
-    request = decode(ChatCompletionRequest, body)
+    known, warnings = without_foreign_tools(body)
+    request = decode(ChatCompletionRequest, known)
     for name in ("top_logprobs", "prompt_logprobs"):
         check_range(name, getattr(request, name), 0, max_logprobs)
     if request.top_logprobs is not None and not request.logprobs:
@@ -190,8 +191,8 @@ def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
     limit = request.max_completion_tokens or request.max_tokens or MAX_TOKENS
     alternatives = request.alternatives((request.top_logprobs or 0) if request.logprobs else None)
     call = request.call((request.prompt(),), request.sampling(limit, alternatives), alternatives)
-    call = replace(call, thoughts=request.thoughts())
-    tools = [tool.tool() for tool in request.tools or ()]
+    call = replace(call, thoughts=request.thoughts(), warnings=warnings)
+    tools = [tool.tool() for tool in request.tools or () if tool is not None]
     return with_tools(call, choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls))
 
 

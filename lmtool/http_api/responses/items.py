@@ -48,7 +48,7 @@ class FunctionCallItem(_Item, tag="function_call", kw_only=True):
 class FunctionCallOutputItem(_Item, tag="function_call_output", kw_only=True):
     """What a tool answered."""
 
-    output: Content
+    output: Content | None = None
     call_id: str | None = None
 
 
@@ -76,7 +76,11 @@ class ReasoningItem(_Item, tag="reasoning"):
         return _texts(self.content) or _texts(self.summary)
 
 
-Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
+class ItemReference(_Item, tag="item_reference"):
+    """An item of a stored response, by its id, which the server puts in its place before its turns are made."""
+
+
+Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem | ItemReference
 
 
 class TurnThought(NamedTuple):
@@ -130,7 +134,7 @@ def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
                 turn = ChatMessage("assistant", "", (call,), reasoning=before.text)
                 turns.append(SignedMessage.of(turn, before.signed))
         elif isinstance(item, FunctionCallOutputItem):
-            text = text_of(item.output, _TEXTS, f"input[{at}].output")
+            text = text_of(item.output or "", _TEXTS, f"input[{at}].output")
             turns.append(ChatMessage("tool", text, tool_call_id=item.call_id))
     return tuple(turns)
 

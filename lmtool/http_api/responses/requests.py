@@ -6,14 +6,15 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta
 
 from lmtool.http_api import requests
 from lmtool.http_api.decoding import MAX_TOKENS, Count, Fields, Part, Positive, check_range, check_size, decode, refuse
 from lmtool.http_api.openai.requests import StreamOptions
 from lmtool.http_api.reasoning import Budget, Effort, ThoughtOptions
-from lmtool.http_api.responses.items import Item, turns_of
-from lmtool.http_api.tools.definitions import MAX_TOOLS, Function, choose_tools
+from lmtool.http_api.responses.items import Item, ItemReference, turns_of
+from lmtool.http_api.tools.definitions import MAX_TOOLS, Function, choose_tools, without_foreign_tools
 from lmtool.http_api.unsupported import RESPONSES, Table
 from lmtool.types import ChatMessage, ChatPrompt
 
@@ -40,6 +41,8 @@ class ResponsesCall:
     """Members of the request that its answer repeats."""
     previous: str | None = None
     """The id of the answer that this one goes on from."""
+    references: tuple[str, ...] = ()
+    """Ids of stored items that its input refers to; they are no turns before `with_items`."""
 
     @property
     def model(self) -> str | None:
@@ -50,13 +53,21 @@ class ResponsesCall:
         """Raise `ContextOverflowError` for a conversation that cannot fit."""
         self.call.check(limits)
 
+    def with_items(self, items: str, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
+        """The request with what `resolve` makes of its items."""
+        return replace(self._with_turns(turns), items=items)
+
     def behind(self, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
         """The request as it is once its conversation goes on from these turns."""
+        return self._with_turns((*turns, *self.turns))
+
+    def _with_turns(self, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
+        """The request with these turns behind its instructions."""
         [prompt] = self.call.prompts
         assert isinstance(prompt, ChatPrompt)
         system = prompt.messages[: len(prompt.messages) - len(self.turns)]
-        prompt = replace(prompt, messages=(*system, *turns, *self.turns))
-        return replace(self, call=replace(self.call, prompts=(prompt,)), turns=(*turns, *self.turns))
+        prompt = replace(prompt, messages=(*system, *turns))
+        return replace(self, call=replace(self.call, prompts=(prompt,)), turns=turns)
 
 
 class TextFormat(Fields):
@@ -105,7 +116,7 @@ class ReasoningConfig(Part):
 class ResponsesTool(Function, kw_only=True):
     """A tool as the Responses API has it."""
 
-    type: Annotated[Literal["function"], Meta(description="function; others run at OpenAI only")]
+    type: Literal["function"]
 
 
 _Include = Literal[
@@ -134,7 +145,7 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
     max_output_tokens: Positive | None = None
     include: list[_Include] | None = None
     top_logprobs: Count | None = None
-    tools: Annotated[list[ResponsesTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ResponsesTool | None], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -160,12 +171,13 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
 def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:
     """The call of a request. Raises `ApiError`. What it goes on from is not looked for, see `Ask.behind`."""
     items = _items(body.get("input"))
-    request = decode(ResponsesRequest, {**body, "input": items} if isinstance(items, list) else body)
+    known, warnings = without_foreign_tools(body)
+    request = decode(ResponsesRequest, {**known, "input": items} if isinstance(items, list) else known)
     check_range("top_logprobs", request.top_logprobs, 0, max_logprobs)
     for name in ("tools", "metadata", "chat_template_kwargs"):
         check_size(name, body.get(name))
     turns, prompt = _prompt(request)
-    tools = [tool.tool() for tool in request.tools or ()]
+    tools = [tool.tool() for tool in request.tools or () if tool is not None]
     use = choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls)
     wanted = _LOGPROBS in (request.include or ()) or request.top_logprobs
     logprobs = request.alternatives((request.top_logprobs or 0) if wanted else None)
@@ -179,6 +191,7 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
         constraint=_constraint(request.text),
         parameters=requests.set_parameters(request),
         thoughts=request.thoughts(),
+        warnings=warnings,
         **request.options(),
     )
     return ResponsesCall(
@@ -188,7 +201,14 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
         request.store is not False and request.prompt_token_ids is None,
         _repeated(request, body, sampling, logprobs),
         request.previous_response_id,
+        tuple(item.id or "" for item in request.input or () if isinstance(item, ItemReference)),
     )
+
+
+def resolve(stored: Mapping[str, Any], items: str) -> tuple[str, tuple[ChatMessage, ...]]:
+    """The items of a request, as JSON, with stored ones in place of references to their ids; and their turns."""
+    given = [stored[item["id"]] if item["type"] == "item_reference" else item for item in json.loads(items)]
+    return json.dumps(given), turns_of(msgspec.convert(given, list[Item]))
 
 
 def _prompt(request: ResponsesRequest) -> tuple[tuple[ChatMessage, ...], Prompt]:
@@ -210,7 +230,14 @@ def _items(given: object) -> object:
         return [{"type": "message", "role": "user", "content": given}]
     if not isinstance(given, list):
         return given
-    return [{**item, "type": item.get("type") or "message"} if isinstance(item, dict) else item for item in given]
+    return [
+        {**item, "type": item.get("type") or _usual_type(item)} if isinstance(item, dict) else item for item in given
+    ]
+
+
+def _usual_type(item: Mapping[str, Any]) -> str:
+    """The type of an item that names none: OpenAI's SDKs leave it out of messages, and of references."""
+    return "item_reference" if item.keys() - {"type"} == {"id"} else "message"
 
 
 def _repeated(

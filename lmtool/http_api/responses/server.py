@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmtool.http_api.errors import ApiError
@@ -11,9 +12,10 @@ from lmtool.http_api.generation import prepare
 from lmtool.http_api.http import Endpoint, EventStream, json_response, unless_gone
 from lmtool.http_api.requests import MAX_LOGPROBS
 from lmtool.http_api.responses.replies import Response as Reply
-from lmtool.http_api.responses.requests import ResponsesCall, ResponsesRequest, read
+from lmtool.http_api.responses.requests import ResponsesCall, ResponsesRequest, read, resolve
 from lmtool.http_api.responses.store import Store, StoredResponse
 from lmtool.signed_message import SignedMessage
+from lmtool.subprocesses.offload import is_long, run_in_subprocess
 from lmtool.types import ChatMessage
 
 if TYPE_CHECKING:
@@ -49,6 +51,11 @@ class ResponsesRoutes:
     async def _create(self, request: Request) -> Response:
         """Answer an input, or go on from a stored response (OpenAI's Responses API)."""
         ask = await self._models.read(request, read, max_logprobs=self._max_logprobs)
+        if ask.references:
+            resolve_items = partial(resolve, self.store.items(ask.references))
+            is_offloaded = is_long(ask.items)
+            resolved = await run_in_subprocess(resolve_items, ask.items) if is_offloaded else resolve_items(ask.items)
+            ask = ask.with_items(*resolved)
         if ask.previous is not None:
             ask = ask.behind(self.store.get(ask.previous).turns)
         generation = await prepare(self._models, ask.call)

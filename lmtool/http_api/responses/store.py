@@ -11,7 +11,7 @@ from lmtool.access.caller import caller_name
 from lmtool.http_api.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lmtool.types import ChatMessage
 
@@ -73,6 +73,23 @@ class Store:
         except KeyError:
             raise _unknown(number) from None
         return stored
+
+    def items(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """The items of these ids that the caller's answers consist of. Raises `ApiError` 404."""
+        wanted = set(ids)
+        found: dict[str, Mapping[str, Any]] = {}
+        for (caller, _), (stored, _) in reversed(self._responses.items()):
+            if caller == caller_name():
+                found |= {item["id"]: item for item in stored.response["output"] if item["id"] in wanted}
+            if len(found) == len(wanted):
+                return found
+        missing = next(number for number in ids if number not in found)
+        raise ApiError(
+            404,
+            f"no item {missing[:80]!r} of an answer is kept here: send the item itself, or store: true for its answer",
+            param="input",
+            code="item_not_found",
+        )
 
     def delete(self, number: str) -> None:
         """Forget it. Raises `ApiError` 404."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -23,8 +24,10 @@ Mode: TypeAlias = Literal["none", "auto", "required", "named"]
 
 MAX_TOOLS = 128
 ToolName = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}(?!\n)$", description="1 to 64 of the characters A-Z a-z 0-9 _ - .")
+    str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}(?!\n)$", description="1 to 128 of the characters A-Z a-z 0-9 _ - .")
 ]
+_MAX_NAMED = 16
+"""Tools that one warning names."""
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -102,6 +105,31 @@ def tool_use(tools: Sequence[Tool], mode: Mode, name: str | None, *, parallel: b
     return None if mode == "none" else ToolUse(tuple(tools), mode, parallel)
 
 
+def without_foreign_tools(body: Mapping[str, Any], own: str = "function") -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The request with null in place of each tool that no model here can call, and warnings that name these tools.
+
+    own: the type of tools that models can call. Other types, such as web_search or namespace, run at the API's owner
+    or have no schema; coding agents offer them to every server, beside tools that models can do without them.
+    """
+    given = body.get("tools")
+    if not isinstance(given, list):
+        return body, ()
+    foreign = [tool for tool in given if _is_foreign(tool, own)]
+    if not foreign:
+        return body, ()
+    words = [" ".join(str(tool[name]) for name in ("type", "name") if name in tool) for tool in foreign]
+    names = ", ".join(re.sub(r"[^\w. -]", "?", word[:80]) for word in words[:_MAX_NAMED])
+    more = f" and {len(words) - _MAX_NAMED} more" * (len(words) > _MAX_NAMED)
+    warning = f"tools left out: {names}{more}; models here can call tools of type {own} only"
+    return {**body, "tools": [None if _is_foreign(tool, own) else tool for tool in given]}, (warning,)
+
+
+def _is_foreign(tool: object, own: str) -> bool:
+    """Whether this is a tool of another type, or an entry of `allowed_tools` for one."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return isinstance(kind, str) and kind != own
+
+
 def check_tools(tools: Sequence[Tool]) -> None:
     """Raise `ApiError` for too many tools, or two of one name."""
     if len(tools) > MAX_TOOLS:
@@ -129,7 +157,7 @@ class FunctionTool(Part):
     """A tool as chat completions have it."""
 
     function: Function
-    type: Annotated[Literal["function"], Meta(description="function; others run at OpenAI only")] | None = None
+    type: Literal["function"] | None = None
 
     def tool(self) -> Tool:
         """The tool."""
@@ -158,9 +186,10 @@ def _allowed(given: Mapping[str, Any], tools: Sequence[Tool], *, parallel: bool)
     listed = inner.get("tools") if isinstance(inner, dict) else None
     if not isinstance(listed, list) or inner.get("mode") not in {"auto", "required"}:
         raise wrong("tool_choice", given, "allowed_tools with mode (auto, required) and tools")
-    entries = [entry.get("function", entry) for entry in listed if isinstance(entry, dict)]
+    own = [entry for entry in listed if not _is_foreign(entry, "function")]
+    entries = [entry.get("function", entry) for entry in own if isinstance(entry, dict)]
     names = {entry.get("name") for entry in entries if isinstance(entry, dict)}
     allowed = [tool for tool in tools if tool.name in names]
-    if len(allowed) != len(listed):
+    if len(allowed) != len(own):
         raise ApiError(400, "tool_choice allows tools that are not among tools", param="tool_choice")
     return tool_use(allowed, inner["mode"], None, parallel=parallel)

@@ -47,7 +47,7 @@ def test_turns() -> None:
         ({"role": "assistant", "tool_calls": [{"type": "custom", "function": {}}]}, "messages[0].tool_calls[0].type"),
         ({"role": "assistant", "tool_calls": [{"function": {}}]}, "messages[0].tool_calls[0].function.name"),
         (
-            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 1}}]},
             "messages[0].tool_calls[0].function.arguments",
         ),
     ],

@@ -64,7 +64,7 @@ def test_signed_thoughts() -> None:
         ({"role": "wizard", "content": "a"}, "input[0].role"),
         ({"role": "user", "content": 1}, "input[0].content"),
         ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content"),
-        ({"type": "item_reference", "id": "x"}, "input[0].type"),
+        ({"type": "web_search_call", "id": "x"}, "input[0].type"),
         ({"type": "function_call", "call_id": "1", "arguments": "{}"}, "input[0].name"),
         ({"role": "user", "content": "a", "token_ids": [-1]}, "input[0].token_ids[0]"),
     ],

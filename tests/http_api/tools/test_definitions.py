@@ -72,7 +72,7 @@ def test_what_the_template_is_shown() -> None:
         ({"tools": {}}, "tools"),
         ({"tools": [1]}, "tools[0]"),
         ({"tools": [{}]}, "tools[0].function"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": 1}]}, "tools[0].type"),
         ({"tools": [tool("a b")]}, "tools[0].function.name"),
         ({"tools": [tool("f", parameters=1)]}, "tools[0].function.parameters"),
         ({"tools": [tool("f", strict="yes")]}, "tools[0].function.strict"),
