@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.messages import SystemMessage
+    from lmtool.lmtp.wait_limits import WaitLimits
     from lmtool.resuming import ResumeOptions
     from lmtool.serving.console import Console
     from lmtool.terminal import Output
@@ -70,6 +71,7 @@ async def open_peer(
     record: str | None = None,
     on_frame: OnFrame | None = None,
     resume: ResumeOptions | None = None,
+    limits: WaitLimits | None = None,
     passing_notes: bool = True,
 ) -> AsyncIterator[Peer]:
     """Connect, ask for the model's description, and close at the end. Shows on stderr how a load proceeds.
@@ -78,7 +80,7 @@ async def open_peer(
 
     tokenizer: name or folder of one to use here; then the server is sent token ids, and with the model's name it need
     not describe the model. record: file for a trace of the frames. on_frame: called with each frame. resume: when to
-    go on with a stream that was cut; None: by its defaults.
+    go on with a stream that was cut; None: by its defaults. limits: likewise, of waits for the server.
     Raises `ConnectError`, `RequestError`, `ServerError`, `FileError`, `UsageError` for a server that accepts ids only
     and no tokenizer, and the errors of loading a tokenizer.
     """
@@ -92,6 +94,7 @@ async def open_peer(
             on_progress=waiting.progress,
             on_ignored=waiting.ignored,
             on_system=waiting.system if passing_notes else None,
+            limits=limits,
         )
         async with _closing(client, waiting):
             await _connect(client, waiting)
@@ -99,7 +102,7 @@ async def open_peer(
             if info is None and tokenizer is not None:
                 out.note(f"the server does not describe its model (LMQL's may never answer): continuing with {model}")
             info = info or ModelInfo(model or "", "", "unknown")
-            resuming = Resuming(client, resume, waiting.repeated, lambda: client.extended)
+            resuming = Resuming(client, resume, waiting.repeated, lambda: client.answered)
             peer = Peer(resuming, info, None, client, waiting)
             if tokenizer is None:
                 peer = _accepting_text(peer, f"the server at {endpoint.url}")

@@ -12,6 +12,7 @@ import typer
 from lmtool.chat.heat import ALTERNATIVES, MODES, HeatMode
 from lmtool.cli.common_options import ClientCommon
 from lmtool.errors import UsageError
+from lmtool.lmtp.wait_limits import STREAM_SECONDS, WaitLimits
 from lmtool.option import option
 from lmtool.sampling_parameters import PARAMETER_HELP, PROMPT_MAX_TOKENS
 
@@ -88,6 +89,12 @@ def chat(
     token_timeout: float = option(
         60.0, "Go on likewise with a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
     ),
+    first_token_timeout: float = option(
+        STREAM_SECONDS,
+        "End a stream without a token, or a notice of load or queue, for this time.",
+        metavar="SECONDS",
+        minimum=0.1,
+    ),
     record: str | None = option(None, "Record the frames as a trace.", metavar="FILE"),
     resume_last: bool = option(False, "Go on with the last conversation.", CONVERSATION, flag="--continue", short="-c"),
     no_history: bool = option(False, "Keep neither prompts nor a trace of the conversation.", CONVERSATION),
@@ -128,13 +135,14 @@ def chat(
     display = OutputOptions(form, heat, markdown, stats, not no_stream, echo)
     parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
     resume = ResumeOptions(retries, token_timeout)
+    limits = WaitLimits(stream=max(first_token_timeout, token_timeout))
     text = read_prompt(prompt or [], parsing, sys.stdin)
     if text is not None:
         if resume_last:
             raise UsageError("--continue is for conversations, and there is a prompt", "type it there:  lmtool chat -c")
         from lmtool.chat.answer import answer
 
-        once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume)
+        once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume, limits)
         talk = partial(answer, prompt=text, requests=requests, display=display, options=once)
         return _talk(common, talk, model, only_describes=dry_run)
     _check_conversation(display, n_streams=n_streams, dry_run=dry_run)
@@ -150,6 +158,7 @@ def chat(
         tokenizer=tokenizer,
         record=record,
         resume=resume,
+        limits=limits,
     )
     return _talk(common, talk, model)
 
