@@ -59,15 +59,15 @@ async def test_attempts_are_child_spans(path: str, body: Any) -> None:
 @pytest.mark.parametrize(
     ("reason", "counted"), [("length", "length"), ("content_filter", "content_filter"), ("x", "stop")]
 )
-@pytest.mark.parametrize("stream", [True, False])
-async def test_the_finish_reason(reason: str, counted: str, stream: bool) -> None:
+@pytest.mark.parametrize(("path", "body"), [("/v1/default/chat", MESSAGE), ("/v1/chat/completions", CHAT)])
+async def test_the_finish_reason(path: str, body: Any, reason: str, counted: str) -> None:
     """Of the member's answer, in the span and on `/metrics`, where it is one that is known."""
     words = Words(reason=reason)
     tracer, exporter = in_memory()
     async with (
         FakeUpstream(Behaviour(words=words)) as one,
         gateway(pool(member("a", one)), tracer=tracer) as served,
-        served.session.post(served.url + "/v1/chat/completions", json=CHAT | {"stream": stream}) as response,
+        served.session.post(served.url + path, json=body) as response,
     ):
         await response.read()
         async with served.session.get(served.url + "/metrics") as metrics:
