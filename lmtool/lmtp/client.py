@@ -100,7 +100,9 @@ class LmtpClient:
 
     @property
     def answered(self) -> bool:
-        """Whether a server has ever answered anything, so that there is one to go on with."""
+        """Whether a server has ever answered anything, and the client is not closed: there is one to go on with."""
+        if self._closed:
+            return False
         return self._answered or (self._link is not None and self._link.answered)
 
     @property
@@ -247,10 +249,10 @@ class LmtpClient:
         except TimeoutError:
             raise TimeLimitError(f"no {answer} within {timeout:g} s") from None
         except ConnectError as error:
-            if model is not None or self._owned or self._link is None or not self._link.was_open:
+            if model is not None or self._owned or error.hints or self._link is None or not self._link.was_open:
                 raise
             hint = "name a model: LMQL's own server drops a connection that names none"
-            raise ConnectError(error.message, *error.hints, hint) from None
+            raise ConnectError(error.message, hint) from None
 
     def _live_link(self) -> ClientConnection:
         if self._closed:
