@@ -40,6 +40,8 @@ class Scheduler:
         self._admitted: list[Sequence] = []
         self.admissions = 0
         """Sequences admitted so far; one that was preempted counts again."""
+        self.ended = self.stopped = self.generated = 0
+        """Admitted sequences that have ended, those of them that ended before their limit, and generated ids."""
 
     @property
     def running(self) -> int:
@@ -50,6 +52,16 @@ class Scheduler:
     def waiting(self) -> int:
         """Sequences not admitted yet."""
         return len(self._waiting)
+
+    @property
+    def admitted(self) -> Many[Sequence]:
+        """Sequences that run, idle ones included."""
+        return self._admitted
+
+    @property
+    def queue(self) -> Iterator[Sequence]:
+        """Sequences that wait, in order of service."""
+        return self._waiting.in_order()
 
     @property
     def blocks(self) -> BlockUsage:
@@ -80,6 +92,8 @@ class Scheduler:
             self._waiting.remove(sequence)
         if sequence in self._admitted:
             self._admitted.remove(sequence)
+            self.ended += 1
+            self.stopped += len(sequence.tokens) < sequence.max_length
 
     def discard(self, sequence: Sequence) -> None:
         """Let no other sequence begin with what was computed of this one."""
@@ -161,6 +175,7 @@ class Scheduler:
         chunk_tokens, cache_chunks = self._limits.chunk_tokens, self._blocks.cache_chunks
         for span, ids in zip(plan.spans, sampled, strict=True):
             sequence = span.sequence
+            self.generated += len(ids)
             sequence.record(ids, span.start, span.start + span.count)
             if sequence.computed >= (len(sequence.prefixes) + 1) * chunk_tokens:
                 cache_chunks(sequence)
