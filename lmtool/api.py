@@ -22,8 +22,8 @@ from lmtool.buffer import Buffer
 from lmtool.constraint import constraint_from
 from lmtool.errors import UsageError
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
-from lmtool.lmtp.wait_limits import STREAM_SECONDS, WaitLimits
 from lmtool.option import check_options
+from lmtool.resuming import STREAM_SECONDS
 from lmtool.sampling_parameters import check_deadline
 from lmtool.streams import error_of, stream
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
@@ -194,18 +194,19 @@ async def connect(
     Raises `UsageError` for a malformed url, `AccessDeniedError` for a wrong key, `ConnectError` or `TimeLimitError`.
     """
     from lmtool.lmtp.client import LmtpClient
+    from lmtool.lmtp.wait_limits import WaitLimits
     from lmtool.resuming import ResumeOptions, Resuming
 
+    options = ResumeOptions(retries, token_timeout, first_token_timeout)
     client = LmtpClient(
         url,
         api_key=api_key,
         open_timeout=open_timeout,
         on_progress=on_progress,
         on_system=_ignore,  # which requests the notices that tell a queue from silence
-        limits=WaitLimits(stream=max(first_token_timeout, token_timeout or 0.0)),
+        limits=WaitLimits.of(options),
     )
     async with client:
-        options = ResumeOptions(retries, token_timeout)
         yield Model(Resuming(client, options, may_repeat=lambda: client.answered), model, client)
 
 

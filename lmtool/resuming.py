@@ -29,6 +29,10 @@ _JITTER = 0.25
 """Part of a pause by which it may be longer, so that many clients do not return at once."""
 
 
+STREAM_SECONDS = 600.0
+"""Longest silence of a server about a stream, by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResumeOptions:
     """When a stream is repeated."""
@@ -37,8 +41,8 @@ class ResumeOptions:
     """Most repetitions in a row that bring no token; 0 repeats nothing."""
     token_timeout: float | None = 60.0
     """Seconds without a token, after the first one, before a stream is cancelled and repeated; None: any number."""
-    first_token_timeout: float | None = None
-    """The same before the first token; None: any number, because a model may be loading and other streams may wait."""
+    first_token_timeout: float = STREAM_SECONDS
+    """The same before the first token, and without a notice of load or queue: kept by the client that hears those."""
     backoff: float = 1.0
     """Seconds before the second repetition in a row, twice as long before each further one; the first is at once."""
     longest_pause: float = 30.0
@@ -92,9 +96,8 @@ class Resuming:
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
         """Start a stream, see `interfaces.TokenModel.submit`; equal sinks count as one."""
-        options = self.options
-        limited = options.retries or options.token_timeout is not None or options.first_token_timeout is not None
-        if not limited or (isinstance(request, GenerateRequest) and request.prefill_only):
+        unlimited = self.options.retries == 0 and self.options.token_timeout is None
+        if unlimited or (isinstance(request, GenerateRequest) and request.prefill_only):
             return self.inner.submit(request, sink)
         channel = self._channels.get(sink)
         if channel is None:
@@ -367,19 +370,13 @@ class _Stream:
     def _watch(self) -> None:
         """Note that something came, or was asked for, and see to it that silence is noticed."""
         self._last_output = self._loop.time()
-        timeout = self._timeout
-        if self._silence_timer is None and timeout is not None:
+        timeout = self._channel.owner.options.token_timeout
+        if self._silence_timer is None and timeout is not None and self._begun:
             self._silence_timer = self._loop.call_later(timeout, self._listen)
-
-    @property
-    def _timeout(self) -> float | None:
-        """Seconds of silence after which to begin again, or to end where that is not possible; None: never."""
-        options = self._channel.owner.options
-        return options.token_timeout if self._begun else options.first_token_timeout
 
     def _listen(self) -> None:
         """Cancel and repeat the stream if it has been silent for too long; else listen on."""
-        timeout, self._silence_timer = self._timeout, None
+        timeout, self._silence_timer = self._channel.owner.options.token_timeout, None
         if timeout is None or self._cancelled:
             return
         silent = 0.0 if self._paused else self._loop.time() - self._last_output

@@ -261,16 +261,6 @@ class TestSilence:
         assert (reader.outputs[-1].error_code, len(inner.attempts)) == ("timeout", 4)
         assert all(one.cancelled for one in inner.attempts)
 
-    async def test_before_the_first_token(self, begin) -> None:
-        """Only where that is asked for."""
-        inner, reader, _ = begin(options=replace(AT_ONCE, first_token_timeout=0.03), tells=False)
-        (second := await inner.attempt(2)).say(1)
-        assert inner.attempts[0].cancelled
-        await asyncio.sleep(0.1)
-        assert len(inner.attempts) == 2
-        assert not second.cancelled
-        assert len(reader.tokens) == 1
-
     @pytest.mark.parametrize("tells", [True, False])
     async def test_is_borne(self, begin, tells) -> None:
         """Before the first token, where a model may be loading; and while paused."""

@@ -54,7 +54,7 @@ async def answer(
         on_frame = partial(_keep_received, frames) if display.form == "raw" else None
         connecting = open_peer(
             endpoint, out, requests.model, tokenizer=options.tokenizer, record=options.record, on_frame=on_frame,
-            resume=options.resume, limits=options.limits,
+            resume=options.resume,
         )  # fmt: skip
         async with connecting as peer:
             sent = _requests(prompt, requests, peer.info, options.n_streams)

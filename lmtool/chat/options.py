@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lmtool import constraint
 from lmtool.chat.json_place import line_of, pointer_in
 from lmtool.errors import ConstraintError, FileError, RequestError, UsageError
-from lmtool.lmtp.wait_limits import WaitLimits
 from lmtool.logits_processors import processors_from
 from lmtool.resuming import ResumeOptions
 
@@ -57,8 +56,6 @@ class OneShotOptions:
     """File that keeps the frames as a trace."""
     resume: ResumeOptions = field(default_factory=ResumeOptions)
     """When a stream that was cut is gone on with."""
-    limits: WaitLimits = field(default_factory=WaitLimits)
-    """Longest waits for the server."""
 
 
 def output_form(*, table: bool = False, json: bool = False, jsonl: bool = False, raw: bool = False) -> OutputForm:

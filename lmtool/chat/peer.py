@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, UsageError
 from lmtool.model_entry import ModelEntry
-from lmtool.resuming import Resuming
+from lmtool.resuming import ResumeOptions, Resuming
 from lmtool.terminal import PassingNote
 from lmtool.types import ModelInfo
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.messages import SystemMessage
-    from lmtool.lmtp.wait_limits import WaitLimits
-    from lmtool.resuming import ResumeOptions
     from lmtool.serving.console import Console
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
@@ -71,7 +69,6 @@ async def open_peer(
     record: str | None = None,
     on_frame: OnFrame | None = None,
     resume: ResumeOptions | None = None,
-    limits: WaitLimits | None = None,
     passing_notes: bool = True,
 ) -> AsyncIterator[Peer]:
     """Connect, ask for the model's description, and close at the end. Shows on stderr how a load proceeds.
@@ -80,11 +77,12 @@ async def open_peer(
 
     tokenizer: name or folder of one to use here; then the server is sent token ids, and with the model's name it need
     not describe the model. record: file for a trace of the frames. on_frame: called with each frame. resume: when to
-    go on with a stream that was cut; None: by its defaults. limits: likewise, of waits for the server.
+    go on with a stream that was cut; None: by its defaults.
     Raises `ConnectError`, `RequestError`, `ServerError`, `FileError`, `UsageError` for a server that accepts ids only
     and no tokenizer, and the errors of loading a tokenizer.
     """
     from lmtool.lmtp.client import LmtpClient
+    from lmtool.lmtp.wait_limits import WaitLimits
 
     async with _recording(out, record, endpoint, on_frame) as (observer, tap):
         waiting = Waiting(out, on_frame=observer)
@@ -94,7 +92,7 @@ async def open_peer(
             on_progress=waiting.progress,
             on_ignored=waiting.ignored,
             on_system=waiting.system if passing_notes else None,
-            limits=limits,
+            limits=WaitLimits.of(resume or ResumeOptions()),
         )
         async with _closing(client, waiting):
             await _connect(client, waiting)

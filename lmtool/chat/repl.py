@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from lmtool.chat.prompt import PromptParsing, RequestOptions
     from lmtool.chat.render import TextStyler
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.lmtp.wait_limits import WaitLimits
     from lmtool.resuming import ResumeOptions
     from lmtool.terminal import Output
     from lmtool.types import SamplingParams
@@ -80,7 +79,6 @@ async def converse(
     tokenizer: str | None = None,
     record: str | None = None,
     resume: ResumeOptions | None = None,
-    limits: WaitLimits | None = None,
 ) -> None:
     """Run a conversation until the user leaves. Raises `ConnectError` when there is no server to begin with.
 
@@ -89,7 +87,6 @@ async def converse(
     async with keep_conversation(options, out, endpoint) as keeping:
         opening = open_peer(
             endpoint, out, requests.model, tokenizer=tokenizer, record=record, on_frame=keeping.on_frame, resume=resume,
-            limits=limits,
             passing_notes=False,
         )  # fmt: skip
         async with opening as peer:

@@ -12,7 +12,6 @@ import typer
 from lmtool.chat.heat import ALTERNATIVES, MODES, HeatMode
 from lmtool.cli.common_options import ClientCommon
 from lmtool.errors import UsageError
-from lmtool.lmtp.wait_limits import STREAM_SECONDS, WaitLimits
 from lmtool.option import option
 from lmtool.sampling_parameters import PARAMETER_HELP, PROMPT_MAX_TOKENS
 
@@ -90,7 +89,7 @@ def chat(
         60.0, "Go on likewise with a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
     ),
     first_token_timeout: float = option(
-        STREAM_SECONDS,
+        600.0,
         "End a stream without a token, or a notice of load or queue, for this time.",
         metavar="SECONDS",
         minimum=0.1,
@@ -134,15 +133,14 @@ def chat(
     heat, markdown = _text_style(heat, markdown=markdown, typed=common.typed)
     display = OutputOptions(form, heat, markdown, stats, not no_stream, echo)
     parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
-    resume = ResumeOptions(retries, token_timeout)
-    limits = WaitLimits(stream=max(first_token_timeout, token_timeout))
+    resume = ResumeOptions(retries, token_timeout, first_token_timeout)
     text = read_prompt(prompt or [], parsing, sys.stdin)
     if text is not None:
         if resume_last:
             raise UsageError("--continue is for conversations, and there is a prompt", "type it there:  lmtool chat -c")
         from lmtool.chat.answer import answer
 
-        once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume, limits)
+        once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume)
         talk = partial(answer, prompt=text, requests=requests, display=display, options=once)
         return _talk(common, talk, model, only_describes=dry_run)
     _check_conversation(display, n_streams=n_streams, dry_run=dry_run)
@@ -158,7 +156,6 @@ def chat(
         tokenizer=tokenizer,
         record=record,
         resume=resume,
-        limits=limits,
     )
     return _talk(common, talk, model)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,32 +11,29 @@ if TYPE_CHECKING:
 
     from lmtool.engine.plan import Plan
     from lmtool.engine.scheduler import Scheduler
+    from lmtool.engine.sequence import Sequence
 
 INTERVAL = 0.25
 """Least seconds between two looks ahead."""
 _KEPT_STEPS = 256
-_KEPT_TOKENS = 65_536
-"""Older steps, and generated tokens, weigh half as much each time that so many have been added."""
+"""Older steps weigh half as much each time that so many have been added."""
 _GOLDEN = 0.6180339887
 
 
 class QueueEstimate:
     """Seconds until each place of the queue is admitted.
 
-    A step's time is a linear function of the prompt tokens in it, fitted while sequences wait. An answer ends at its
-    limit, or earlier with a constant chance per token, as often as answers lately did; quantiles spread over the running
-    ones, because the first of many to end is early. `learn` belongs to one thread; `seconds` may be called from any.
+    Prompts and answers go on at the pace of the steps in which sequences waited. An answer ends at its limit, or before
+    with the chance per token that answers so far had: at a quantile by its number, so that of many some end early.
+    `learn` belongs to one thread; `seconds` may be called from any.
     """
 
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
         self._planned: tuple[float, int] | None = None
         """When the last step was planned, and its tokens of prompts, if sequences waited then."""
-        self._sums = [0.0] * 6
-        """Of steps: 1, prompt tokens, their squares, seconds, their product, steps with prompts."""
-        self._counted = (0, 0)
-        self._stops = self._tokens = 0.0
-        """Answers that ended before their limit, and generated tokens."""
+        self._steps = self._seconds = self._prompts = self._prompt_tokens = 0.0
+        """Steps, their seconds, those of them with prompts, and tokens of these."""
         self._begins: Many[float] = ()
         self._looked = -math.inf
 
@@ -44,13 +41,12 @@ class QueueEstimate:
         """Take note of a plan. now: in seconds."""
         if self._planned is not None:
             self._add_step(now - self._planned[0], self._planned[1])
+        prompt = sum(span.count for span in plan.spans if not span.sequence.decoding) if scheduler.waiting else 0
+        self._planned = (now, prompt) if scheduler.waiting and plan.spans else None
         if not scheduler.waiting:
-            self._planned, self._begins = None, ()
-            return
-        prompt = sum(span.count for span in plan.spans if not span.sequence.decoding)
-        self._planned = (now, prompt) if plan.spans else None
-        if now - self._looked >= INTERVAL and self._sums[0]:
-            self._looked, self._begins = now, self._look_ahead(scheduler, plan)
+            self._begins = ()
+        elif self._steps and now - self._looked >= INTERVAL:
+            self._looked, self._begins = now, self._look_ahead(scheduler)
 
     def seconds(self, place: int) -> float | None:
         """Until the sequence at this place, from 1, is admitted; None where too little was measured yet."""
@@ -58,52 +54,41 @@ class QueueEstimate:
         return begins[place - 1] if place <= len(begins) else None
 
     def _add_step(self, seconds: float, prompt: int) -> None:
-        values = (1.0, prompt, prompt * prompt, seconds, prompt * seconds, prompt > 0)
-        halved = 0.5 if self._sums[0] >= 2 * _KEPT_STEPS else 1.0
-        self._sums = [halved * total + value for total, value in zip(self._sums, values, strict=True)]
+        if self._steps >= 2 * _KEPT_STEPS:
+            self._steps, self._seconds = self._steps / 2, self._seconds / 2
+            self._prompts, self._prompt_tokens = self._prompts / 2, self._prompt_tokens / 2
+        self._steps, self._seconds = self._steps + 1, self._seconds + seconds
+        self._prompts, self._prompt_tokens = self._prompts + (prompt > 0), self._prompt_tokens + prompt
 
-    def _step_cost(self) -> tuple[float, float]:
-        """Seconds of a step without prompts, and of each prompt token."""
-        steps, prompt, squares, seconds, product, _ = self._sums
-        spread = steps * squares - prompt * prompt
-        slope = max(0.0, (steps * product - prompt * seconds) / spread) if spread > 0 else 0.0
-        base = (seconds - slope * prompt) / steps
-        return (base, slope) if base > 0 else (0.0, seconds / prompt)
-
-    def _look_ahead(self, scheduler: Scheduler, plan: Plan) -> list[float]:
+    def _look_ahead(self, scheduler: Scheduler) -> list[float]:
         """When each waiting sequence begins; as far as that is known."""
-        stops, tokens = scheduler.stopped - self._counted[0], scheduler.generated - self._counted[1]
-        self._counted = scheduler.stopped, scheduler.generated
-        halved = 0.5 if self._tokens >= 2 * _KEPT_TOKENS else 1.0
-        self._stops, self._tokens = halved * self._stops + stops, halved * self._tokens + tokens
-        chance = min(0.5, self._stops / self._tokens) if self._tokens else 0.0
-        base, slope = self._step_cost()
-        per_step = self._sums[1] / self._sums[5] if self._sums[5] else 1.0
-        prompt_seconds, prefilled, delay = base / per_step + slope, 0.0, 0.0
+        step = self._seconds / self._steps
+        prompt_token = step * self._prompts / self._prompt_tokens if self._prompt_tokens else 0.0
+        survival = math.log(1.0 - min(0.5, scheduler.stopped / max(scheduler.generated, 1)))
+        prefilled = 0.0
 
-        def answer(number: int, left: int) -> float:
-            """Seconds that the rest of an answer takes once its prompt is computed."""
-            if not chance:
-                return left * base
-            quantile = number * _GOLDEN % 1.0
-            return base * min(left, math.log(1.0 - quantile) / math.log(1.0 - chance))
+        def end(sequence: Sequence) -> float:
+            """When a sequence ends whose prompt is computed after those before it."""
+            nonlocal prefilled
+            begin = 0.0
+            if not sequence.decoding:
+                begin = prefilled = prefilled + sequence.remaining * prompt_token
+            left = sequence.max_length - len(sequence.tokens)
+            return begin + step * min(
+                left, math.log(1.0 - sequence.number * _GOLDEN % 1.0) / survival if survival else left
+            )
 
-        ends = []
-        for sequence in scheduler.admitted:
-            if not sequence.idle:
-                if not sequence.decoding:
-                    prefilled += sequence.remaining * prompt_seconds
-                own = 0.0 if sequence.decoding else prefilled
-                ends.append(own + answer(sequence.number, sequence.max_length - len(sequence.tokens)))
+        ends = [end(sequence) for sequence in scheduler.admitted if not sequence.idle]
         heapify(ends)
-        free = self._max_streams - len(ends) if plan.chunks else 0  # or memory is short
-        begins: list[float] = []
-        for sequence in scheduler.queue:
-            if free <= 0 and not (scheduler.ended and ends):
-                break
-            begins.append(max(prefilled, 0.0 if free > 0 else heappop(ends) + delay))
-            free -= 1
-            prefilled = begins[-1] + sequence.remaining * prompt_seconds
-            delay += sequence.remaining * slope
-            heappush(ends, prefilled + answer(sequence.number, sequence.max_length - len(sequence.tokens)) - delay)
+        begins, places, positions = list[float](), self._max_streams - len(ends), scheduler.free_positions
+        for number, sequence in enumerate(scheduler.queue):
+            positions -= sequence.target
+            places = min(places, number) if positions < 0 else places
+            if number < places:
+                begins.append(prefilled)
+                heappush(ends, end(sequence))
+            elif scheduler.ended and ends:
+                prefilled = max(prefilled, ends[0])
+                begins.append(prefilled)
+                heapreplace(ends, end(sequence))
         return begins

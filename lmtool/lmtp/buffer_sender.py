@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lmtool.errors import LmtoolError, TimeLimitError
 from lmtool.lmtp.client_buffers import ClientBuffers, SentBuffers
 from lmtool.streams import DeferredHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from lmtool.errors import LmtoolError
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_session import ClientSession
     from lmtool.lmtp.messages import BufferRequest
@@ -65,17 +66,12 @@ class BufferSender:
             self._cancelled_ended.set()
 
     async def settled(self, name: str | None) -> None:
-        """Return once no cancelled stream may append to a buffer any more, or the connection is lost.
-
-        Raises `TimeLimitError` where the server does not end them in time.
-        """
-        try:
+        """Return once no cancelled stream may append to a buffer any more, the connection is lost, or time is over."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._seconds):
                 while self.sent.may_change(name) and self._loss is None:
                     self._cancelled_ended.clear()
                     await self._cancelled_ended.wait()
-        except TimeoutError:
-            raise TimeLimitError(f"the server has not ended a cancelled stream within {self._seconds:g} s") from None
 
     def begin_settled(
         self, request: GenerateRequest, sink: Sink, begin: Callable[[GenerateRequest, Sink], StreamHandle]
@@ -88,12 +84,9 @@ class BufferSender:
         return handle
 
     async def _begin(self, handle: DeferredHandle, request: GenerateRequest, begin: Callable[[], StreamHandle]) -> None:
-        try:
-            await self.settled(request.into)
-            if self._loss is not None:
-                raise self._loss
-        except LmtoolError as error:
-            handle.fail(error)
+        await self.settled(request.into)
+        if self._loss is not None:
+            handle.fail(self._loss)
         handle.start(begin)
 
     def lose(self, error: LmtoolError) -> None:

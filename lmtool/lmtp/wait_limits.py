@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.errors import TimeLimitError, deadline_error
+from lmtool.resuming import STREAM_SECONDS
 
 if TYPE_CHECKING:
     import asyncio
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.lmtp.remote_stream import RemoteStream
-
-
-STREAM_SECONDS = 600.0
-"""Default of `WaitLimits.stream`."""
+    from lmtool.resuming import ResumeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +27,11 @@ class WaitLimits:
     """The same once the server has reported a load, and for the first answer of a process that this client started."""
     stream: float = STREAM_SECONDS
     """For the next entry of a stream, or a notice of what holds it up (SYS-1)."""
+
+    @classmethod
+    def of(cls, resume: ResumeOptions) -> WaitLimits:
+        """Those under `Resuming`, which keeps a shorter limit behind the first token itself."""
+        return cls(stream=max(resume.first_token_timeout, resume.token_timeout or 0.0))
 
 
 class StreamLimits:
