@@ -23,6 +23,7 @@ from lmtool.constraint import constraint_from
 from lmtool.errors import UsageError
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
 from lmtool.option import check_options
+from lmtool.resuming import STREAM_SECONDS
 from lmtool.sampling_parameters import check_deadline
 from lmtool.streams import error_of, stream
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
@@ -180,6 +181,7 @@ async def connect(
     open_timeout: float | None = 10.0,
     retries: int = 4,
     token_timeout: float | None = 60.0,
+    first_token_timeout: float = STREAM_SECONDS,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> AsyncIterator[Model]:
     """A model behind a server, ours or LMQL's: `async with lmtool.connect(url) as model`.
@@ -187,15 +189,25 @@ async def connect(
     url: `ws://`, `wss://`, `http://`, `HOST:PORT`, or `stdio:COMMAND`, which starts the server. api_key: what the
     server asks for; it may be in the url as well, `ws://user:KEY@HOST:PORT/`. model: which of several served ones.
     open_timeout: seconds. retries, token_timeout: how often in a row (0: never), and after how many silent seconds, a
-    cut stream goes on from where it stood, see `resuming.ResumeOptions`. on_progress: called as a load proceeds.
+    cut stream goes on from where it stood, see `resuming.ResumeOptions`. first_token_timeout: seconds without a token
+    or a notice of load or queue after which a stream ends with an error. on_progress: called as a load proceeds.
     Raises `UsageError` for a malformed url, `AccessDeniedError` for a wrong key, `ConnectError` or `TimeLimitError`.
     """
     from lmtool.lmtp.client import LmtpClient
+    from lmtool.lmtp.wait_limits import WaitLimits
     from lmtool.resuming import ResumeOptions, Resuming
 
-    async with LmtpClient(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
-        options = ResumeOptions(retries, token_timeout)
-        yield Model(Resuming(client, options, may_repeat=lambda: client.extended), model, client)
+    options = ResumeOptions(retries, token_timeout, first_token_timeout)
+    client = LmtpClient(
+        url,
+        api_key=api_key,
+        open_timeout=open_timeout,
+        on_progress=on_progress,
+        on_system=_ignore,  # which requests the notices that tell a queue from silence
+        limits=WaitLimits.of(options),
+    )
+    async with client:
+        yield Model(Resuming(client, options, may_repeat=lambda: client.answered), model, client)
 
 
 @asynccontextmanager
@@ -346,5 +358,5 @@ def as_error(output: TokenOutput) -> LmtoolError:
     return error_of(output)
 
 
-def _ignore(_progress: LoadProgress) -> None:
-    """Ignore progress."""
+def _ignore(_notice: object) -> None:
+    """Ignore progress and notices."""

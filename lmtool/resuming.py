@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
+from lmtool.greedy_continuation import follows_from_ids, rest_as_prompt
 from lmtool.interfaces import began_at, client_of, place_of
 from lmtool.streams import Deadlines, error_of, failure, renamed
 from lmtool.types import GenerateRequest, TokenOutput
@@ -28,6 +29,10 @@ _JITTER = 0.25
 """Part of a pause by which it may be longer, so that many clients do not return at once."""
 
 
+STREAM_SECONDS = 600.0
+"""Longest silence of a server about a stream, by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResumeOptions:
     """When a stream is repeated."""
@@ -36,8 +41,8 @@ class ResumeOptions:
     """Most repetitions in a row that bring no token; 0 repeats nothing."""
     token_timeout: float | None = 60.0
     """Seconds without a token, after the first one, before a stream is cancelled and repeated; None: any number."""
-    first_token_timeout: float | None = None
-    """The same before the first token; None: any number, because a model may be loading and other streams may wait."""
+    first_token_timeout: float = STREAM_SECONDS
+    """The same before the first token, and without a notice of load or queue: kept by the client that hears those."""
     backoff: float = 1.0
     """Seconds before the second repetition in a row, twice as long before each further one; the first is at once."""
     longest_pause: float = 30.0
@@ -65,8 +70,9 @@ class Resuming:
 
     A stream that ends with the error `connection` is begun again from where it stood, with `generated` and the seed
     that the server has told (SPEC.md, GEN-17 and GEN-18), so that its reader gets each token once, as if nothing had
-    happened; a deadline counts over all attempts. A SCORE is repeated whole. A stream that has brought tokens and whose
-    server told no seed, because it cannot go on with one, ends with the error.
+    happened; a deadline counts over all attempts. A SCORE is repeated whole. Of a stream that has brought tokens and
+    whose server told no seed, because it cannot go on with one, a greedy one is sent again as prompt plus received ids,
+    see `greedy_continuation`; any other ends with the error.
     """
 
     def __init__(
@@ -78,45 +84,38 @@ class Resuming:
     ) -> None:
         """inner: connects again by itself, or is `Rerouting`. on_repeat: called with the reason of each repetition.
 
-        may_repeat: whether there is a server to go on with, such as `LmtpClient.extended`: where none was ever reached,
-        and with one that knows nothing of all this, errors are handed on as they come.
+        may_repeat: whether there is a server to go on with, such as `LmtpClient.answered`: where none was ever reached
+        errors are handed on as they come.
         """
-        self._inner = inner
-        self._rerouting = inner if isinstance(inner, Rerouting) else None
-        self._may_repeat = may_repeat
-        self._options = options or ResumeOptions()
-        self._on_repeat = on_repeat
+        self.inner = inner
+        self.rerouting = inner if isinstance(inner, Rerouting) else None
+        self.may_repeat = may_repeat
+        self.options = options or ResumeOptions()
+        self.on_repeat = on_repeat
         self._channels: dict[Sink, _Channel] = {}
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
         """Start a stream, see `interfaces.TokenModel.submit`; equal sinks count as one."""
-        if self._options.retries == 0 or (isinstance(request, GenerateRequest) and request.prefill_only):
-            return self._inner.submit(request, sink)
+        unlimited = self.options.retries == 0 and self.options.token_timeout is None
+        if unlimited or (isinstance(request, GenerateRequest) and request.prefill_only):
+            return self.inner.submit(request, sink)
         channel = self._channels.get(sink)
         if channel is None:
-            on_empty = partial(self._channels.pop, sink, None)
-            channel = _Channel(
-                self._inner, self._rerouting, self._options, sink, on_empty, self._on_repeat, self._may_repeat
-            )
-            self._channels[sink] = channel
+            channel = self._channels[sink] = _Channel(self, sink, partial(self._channels.pop, sink, None))
         return channel.start(request)
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """The inner model's description."""
-        return await self._inner.info(model)
+        return await self.inner.info(model)
 
 
 @dataclass(eq=False)
 class _Channel:
     """The streams of one sink: one call of it for each call by the inner model."""
 
-    inner: TokenModel
-    rerouting: Rerouting | None
-    options: ResumeOptions
+    owner: Resuming
     sink: Sink
     on_empty: Callable[[], object]
-    on_repeat: Callable[[LmtoolError], None] | None
-    may_repeat: Callable[[], bool]
 
     def __post_init__(self) -> None:
         self.client = client_of(self.sink)
@@ -185,8 +184,7 @@ class _Stream:
         self._handle: StreamHandle | None = None
         """Of the present attempt; None between two."""
         self._last_handle: StreamHandle | None = None  # of the attempt before
-        self._pause_timer: asyncio.TimerHandle | None = None
-        """Begins the next attempt."""
+        self._pause_timer: asyncio.TimerHandle | None = None  # begins the next attempt
         self._silence_timer: asyncio.TimerHandle | None = None
         self._park_timer: asyncio.TimerHandle | None = None
         self._last_output = 0.0  # when it came, in the loop's time
@@ -210,7 +208,7 @@ class _Stream:
         self._paused = True
         if self._handle is not None:
             self._handle.pause()
-            seconds = self._channel.options.park_after
+            seconds = self._channel.owner.options.park_after
             if seconds is not None and self._park_timer is None and isinstance(self._request, GenerateRequest):
                 self._park_timer = self._loop.call_later(seconds, self._park)
 
@@ -254,9 +252,9 @@ class _Stream:
 
     def _submit(self, request: Request, sink: Sink) -> StreamHandle:
         last, self._last_handle = self._last_handle, None
-        if last is None or self._channel.rerouting is None:
-            return self._channel.inner.submit(request, sink)
-        return self._channel.rerouting.go_on(request, sink, last, has_output=self._begun)
+        if last is None or self._channel.owner.rerouting is None:
+            return self._channel.owner.inner.submit(request, sink)
+        return self._channel.owner.rerouting.go_on(request, sink, last, has_output=self._begun)
 
     def _request_now(self) -> Request:
         """The request for what is missing."""
@@ -267,7 +265,10 @@ class _Stream:
         if self._ids:
             sampling = replace(sampling, seed=self._seed)
         generated = (*request.generated, *self._ids)
-        return replace(request, stream_id=self._attempt, sampling=sampling, generated=generated, resumable=True)
+        if self._ids and self._seed is None:
+            return replace(rest_as_prompt(request, self._ids), stream_id=self._attempt)
+        resumable = request.resumable or self._channel.owner.options.retries > 0
+        return replace(request, stream_id=self._attempt, sampling=sampling, generated=generated, resumable=resumable)
 
     def show(self, output: TokenOutput) -> TokenOutput | None:
         """The submitter's view of the present attempt's next output; None where there is none, or it is repeated."""
@@ -303,8 +304,9 @@ class _Stream:
         usage = output.usage
         if usage is None or not self._before or not isinstance(self._request, GenerateRequest):
             return usage
+        prompt = usage.prompt_tokens - (self._before if self._seed is None else 0)
         tokens, thoughts = usage.completion_tokens + self._before, usage.reasoning_tokens + self._thoughts_before
-        return replace(usage, completion_tokens=tokens, reasoning_tokens=thoughts)
+        return replace(usage, prompt_tokens=prompt, completion_tokens=tokens, reasoning_tokens=thoughts)
 
     def _fail(self, error: LmtoolError, output: TokenOutput) -> TokenOutput | None:
         """Repeat the stream, or end it with the error."""
@@ -322,8 +324,8 @@ class _Stream:
 
         An overloaded server is on its way down or up, or a balancer without a worker.
         """
-        options, rerouting = self._channel.options, self._channel.rerouting
-        if self._repetitions >= options.retries or not self._can_go_on or not self._channel.may_repeat():
+        options, rerouting = self._channel.owner.options, self._channel.owner.rerouting
+        if self._repetitions >= options.retries or not self._can_go_on or not self._channel.owner.may_repeat():
             return False
         if rerouting is not None and self._handle is not None:
             return rerouting.may_go_on(self._handle, error, has_output=self._begun)
@@ -333,19 +335,22 @@ class _Stream:
     @property
     def _can_go_on(self) -> bool:
         """Whether another attempt would bring the rest and nothing else."""
-        return not self._begun or self._seed is not None or not isinstance(self._request, GenerateRequest)
+        request = self._request
+        if not self._begun or self._seed is not None or not isinstance(request, GenerateRequest):
+            return True
+        return self._channel.owner.rerouting is None and follows_from_ids(request)
 
     def _repeat(self, error: LmtoolError) -> None:
         self._leave()
         self._repetitions += 1
-        options = self._channel.options
+        options = self._channel.owner.options
         doubled = options.backoff * 2 ** min(self._repetitions - 2, _MOST_DOUBLINGS)
         pause = 0.0 if self._repetitions == 1 else min(doubled, options.longest_pause)
-        asked = 0 if self._channel.rerouting is not None else error.retry_after  # by the server that is left
+        asked = 0 if self._channel.owner.rerouting is not None else error.retry_after  # by the server that is left
         pause = max(pause, asked) * (1 + random.random() * _JITTER)  # noqa: S311  # no secret
         self._pause_timer = self._loop.call_later(pause, self.begin)
-        if self._channel.on_repeat is not None:
-            self._channel.on_repeat(error)
+        if self._channel.owner.on_repeat is not None:
+            self._channel.owner.on_repeat(error)
 
     def _leave(self) -> None:
         """Give the present attempt up."""
@@ -365,21 +370,13 @@ class _Stream:
     def _watch(self) -> None:
         """Note that something came, or was asked for, and see to it that silence is noticed."""
         self._last_output = self._loop.time()
-        timeout = self._timeout
-        if self._silence_timer is None and timeout is not None:
+        timeout = self._channel.owner.options.token_timeout
+        if self._silence_timer is None and timeout is not None and self._begun:
             self._silence_timer = self._loop.call_later(timeout, self._listen)
-
-    @property
-    def _timeout(self) -> float | None:
-        """Seconds of silence after which to begin again; None where that is never, or would not help."""
-        options = self._channel.options
-        if not self._begun:
-            return options.first_token_timeout
-        return options.token_timeout if self._can_go_on else None
 
     def _listen(self) -> None:
         """Cancel and repeat the stream if it has been silent for too long; else listen on."""
-        timeout, self._silence_timer = self._timeout, None
+        timeout, self._silence_timer = self._channel.owner.options.token_timeout, None
         if timeout is None or self._cancelled:
             return
         silent = 0.0 if self._paused else self._loop.time() - self._last_output

@@ -36,14 +36,12 @@ class Output:
 
     def write(self, text: str) -> None:
         """Write part of the result to stdout, flushed; on a terminal control characters are made visible."""
-        sys.stdout.write(visible(text) if self.terminal else text)
-        sys.stdout.flush()
+        put(visible(text) if self.terminal else text)
 
     def write_styled(self, text: str, style: str) -> None:
         """Like `write`, in a style (an SGR parameter string such as `1;31`) where colours are welcome."""
         safe = visible(text) if self.terminal else text
-        sys.stdout.write(f"\x1b[{style}m{safe}{RESET}" if self.color and style and safe else safe)
-        sys.stdout.flush()
+        put(f"\x1b[{style}m{safe}{RESET}" if self.color and style and safe else safe)
 
     def line(self, text: str = "") -> None:
         """Write one line of the result to stdout."""
@@ -64,8 +62,39 @@ class Output:
 
     def _stderr_line(self, text: str, style: str) -> None:
         safe = visible(text)
+        end_line()
         sys.stderr.write(f"\x1b[{style}m{safe}{RESET}\n" if self.note_color and style else f"{safe}\n")
         sys.stderr.flush()
+
+
+class _Line:
+    """The line of stdout that was written last."""
+
+    ended = True
+
+
+def put(text: str) -> None:
+    """Write to stdout as it is, flushed."""
+    if text:
+        _Line.ended = text.removesuffix(RESET).endswith("\n")
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def end_line() -> None:
+    """Begin a new line on stderr where stdout is in the middle of one and both go to the same place."""
+    if not _Line.ended and _together():
+        _Line.ended = True
+        sys.stderr.write("\n")
+
+
+def _together() -> bool:
+    if sys.stdout.isatty() and sys.stderr.isatty():
+        return True
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):  # one is closed, or no file
+        return False
 
 
 class PassingNote:

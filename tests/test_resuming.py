@@ -261,27 +261,46 @@ class TestSilence:
         assert (reader.outputs[-1].error_code, len(inner.attempts)) == ("timeout", 4)
         assert all(one.cancelled for one in inner.attempts)
 
-    async def test_before_the_first_token(self, begin) -> None:
-        """Only where that is asked for."""
-        inner, reader, _ = begin(options=replace(AT_ONCE, first_token_timeout=0.03), tells=False)
-        (second := await inner.attempt(2)).say(1)
-        assert inner.attempts[0].cancelled
-        await asyncio.sleep(0.1)
-        assert len(inner.attempts) == 2
-        assert not second.cancelled
-        assert len(reader.tokens) == 1
-
     @pytest.mark.parametrize("tells", [True, False])
     async def test_is_borne(self, begin, tells) -> None:
-        """Before the first token, where a model may be loading; while paused; and where nothing else would help."""
+        """Before the first token, where a model may be loading; and while paused."""
         inner, _, handle = begin(options=self.OPTIONS, tells=tells)
         await asyncio.sleep(0.1)
         (first := await inner.attempt(1)).say(1)
-        if tells:
-            handle.pause()
+        handle.pause()
         await asyncio.sleep(0.1)
         assert len(inner.attempts) == 1
         assert not first.cancelled
+
+    @pytest.mark.parametrize(("retries", "tells"), [(3, False), (0, True), (0, False)])
+    async def test_ends_what_cannot_go_on(self, begin, retries, tells) -> None:
+        """A stream that the server cannot go on with, or may not be repeated, ends with the error."""
+        inner, reader, _ = begin(options=replace(self.OPTIONS, retries=retries), tells=tells)
+        (first := await inner.attempt(1)).say(2)
+        await until(lambda: reader.outputs[-1].last)
+        assert (reader.outputs[-1].error_code, reader.tokens[:2]) == ("timeout", [500, 501])
+        assert first.cancelled
+        assert len(inner.attempts) == 1
+
+
+GREEDY = replace(REQUEST, sampling=SamplingParams(max_tokens=LENGTH))
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_greedy_streams_of_servers_that_cannot_go_on(begin, silent) -> None:
+    """What was received becomes part of the prompt, after silence and after a loss; usage counts it as generated."""
+    options = replace(AT_ONCE, token_timeout=0.03 if silent else None)
+    inner, reader, _ = begin(GREEDY, options, tells=False)
+    (first := await inner.attempt(1)).say(2)
+    if not silent:
+        first.fail()
+    second = await inner.attempt(2)
+    assert second.request.prompt == (1, 2, 3, *reader.tokens)
+    assert second.request.sampling.max_tokens == LENGTH - 2
+    assert (second.request.generated, second.request.resumable) == ((), False)
+    attempt = second.request.stream_id
+    second.sink([TokenOutput(attempt, 9, -1.0, finish_reason="length", usage=Usage(5, 1))])
+    assert reader.outputs[-1] == TokenOutput("s", 9, -1.0, finish_reason="length", usage=Usage(3, 3))
 
 
 class TestHandle:
@@ -357,7 +376,10 @@ async def test_a_stream_that_comes_whole_tells_when_it_began() -> None:
 
 async def test_turned_off_and_prefills(begin) -> None:
     """Without retries, and for a prompt that is only computed, the inner model gets request and sink as they are."""
-    for request, options in ((REQUEST, ResumeOptions(retries=0)), (replace(REQUEST, prefill_only=True), AT_ONCE)):
+    for request, options in (
+        (REQUEST, ResumeOptions(0, token_timeout=None)),
+        (replace(REQUEST, prefill_only=True), AT_ONCE),
+    ):
         inner, reader, _ = begin(request, options)
         assert inner.attempts[0].request is request
         assert inner.attempts[0].sink is reader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -103,3 +104,20 @@ class TestPassingNote:
         note.show("place 1")
         note.clear()
         assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_note_begins_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, together: bool) -> None:
+    """Where stdout and stderr go to the same place, a note does not continue the text; else that is as it is."""
+    texts, notes = tmp_path / "out", tmp_path / ("out" if together else "err")
+    with texts.open("a") as stdout, notes.open("a") as stderr:
+        monkeypatch.setattr("sys.stdout", stdout)
+        monkeypatch.setattr("sys.stderr", stderr)
+        out = Output(color=True, note_color=False, terminal=False)
+        out.write_styled("Once", "1")
+        out.note("one")
+        out.note("two")
+        out.write(" upon\n")
+        out.warn("three")
+    expected = "\x1b[1mOnce\x1b[0m\none\ntwo\n upon\nwarning: three\n"
+    assert texts.read_text() == (expected if together else "\x1b[1mOnce\x1b[0m upon\n")

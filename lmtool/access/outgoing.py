@@ -1,11 +1,12 @@
-"""The client's side of access: credentials of a URL or key, and the error of a refusal."""
+"""The client's side of access: credentials of a URL or key, and the errors of handshakes that failed."""
 
 from __future__ import annotations
 
 import base64
 import re
 import ssl
-from urllib.parse import unquote
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from lmtool.access.credentials import candidate_keys, checked_key
 from lmtool.errors import AccessDeniedError, ConnectError
@@ -74,7 +75,63 @@ def untrusted(url: str, error: Exception) -> ConnectError:
             f"the certificate of the server at {url} is not trusted ({error.verify_message})",
             "if you trust it:  SSL_CERT_FILE=CERTIFICATE.pem in the environment",
         )
-    return ConnectError(f"what listens at {url} does not speak TLS", "write ws:// or http://")
+    return ConnectError(f"what listens at {url} does not speak TLS", f"write ws://{urlsplit(url).netloc} or http://")
+
+
+def no_server(url: str, error: Exception, protocol: str, path: str = "/") -> ConnectError:
+    """The error for a WebSocket handshake that failed: what is there, and which endpoint to use.
+
+    error: of `websockets`, or the system's. path: where servers have the protocol.
+    """
+    place, none = urlsplit(url).netloc, f"no {protocol} server at {url}"
+    if isinstance(error, ssl.SSLError):
+        return untrusted(url, error)
+    if isinstance(error, OSError):
+        return ConnectError(f"{none} ({reason_of(error)})")
+    if (moved := getattr(error, "uri", url)) != url:
+        return ConnectError(f"{none}: it redirects to {moved}", "name that server, if it speaks LMTP:  -e wss://HOST/")
+    if (response := getattr(error, "response", None)) is not None:
+        return _http_answer(url, response, protocol, path)
+    cause, use_tls = error.__cause__ or error, f"if it is a server with TLS:  -e wss://{place}/"
+    if isinstance(cause, EOFError):
+        hints = (use_tls,) if url.startswith("ws://") else ()
+        return ConnectError(f"{none}: what listens there closed the connection without an HTTP answer", *hints)
+    return ConnectError(f"{none}: what listens there speaks another protocol ({cause})")
+
+
+def path_hints(url: str, protocol: str, path: str = "/") -> tuple[str, ...]:
+    """The endpoint to use in place of one with another path than the protocol's; empty where it has that path."""
+    parts = urlsplit(url)
+    if not parts.netloc or parts.path in ("", path):
+        return ()
+    return (f"{protocol} is at {path}:  -e {parts.scheme}://{parts.netloc}{path}",)
+
+
+def misses_path(url: str, status: int, body: str, path: str = "/") -> bool:
+    """Whether a refusal without a word is about the path: servers refuse WebSockets at unknown ones with 403."""
+    return status == 403 and not body.strip() and bool(path_hints(url, "", path))
+
+
+def _http_answer(url: str, response: Any, protocol: str, path: str) -> ConnectError:  # noqa: ANN401  # websockets is imported where used
+    parts, status, none = urlsplit(url), response.status_code, f"no {protocol} server at {url}"
+    body = bytes(response.body or b"")[:300].decode("utf-8", "replace").strip()
+    if re.search(r"HTTPS|SSL|TLS", body) and status == 400:
+        return ConnectError(f"what listens at {url} speaks TLS", f"write wss://{parts.netloc}{parts.path}")
+    told = f"HTTP status {status}" + ("" if not body or body.startswith("<") else f": {body}")
+    if status in (502, 503, 504):
+        return ConnectError(f"{none} now ({told})", "it is behind a proxy that does not reach it: try again")
+    if hints := path_hints(url, protocol, path):
+        return ConnectError(f"{none}: the path {parts.path} belongs to another protocol, or to none ({told})", *hints)
+    return ConnectError(
+        f"{none}: what listens there is another HTTP server ({told})", f"name one of {protocol}:  -e ws://HOST:PORT"
+    )
+
+
+def reason_of(error: OSError) -> str:
+    """`connection refused`, without what asyncio puts around it."""
+    if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
+        return "connection refused"
+    return (error.strerror or str(error)).lower()
 
 
 def denied(url: str, status: int, answer: str, *, key_sent: bool) -> AccessDeniedError:
@@ -82,5 +139,5 @@ def denied(url: str, status: int, answer: str, *, key_sent: bool) -> AccessDenie
     if status == 401:
         wants = "refuses the API key that it was shown" if key_sent else "asks for an API key"
         return AccessDeniedError(f"the server at {url} {wants}", _HINT)
-    reason = f": {answer.strip()[:300]}" if answer.strip() else ""
+    reason = f": {answer.strip()[:300]}" if answer.strip() and not answer.strip().startswith("<") else ""
     return AccessDeniedError(f"the server at {url} does not let this client in (HTTP status {status}){reason}")

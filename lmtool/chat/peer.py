@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, UsageError
 from lmtool.model_entry import ModelEntry
-from lmtool.resuming import Resuming
+from lmtool.resuming import ResumeOptions, Resuming
 from lmtool.terminal import PassingNote
 from lmtool.types import ModelInfo
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.messages import SystemMessage
-    from lmtool.resuming import ResumeOptions
     from lmtool.serving.console import Console
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
@@ -83,6 +82,7 @@ async def open_peer(
     and no tokenizer, and the errors of loading a tokenizer.
     """
     from lmtool.lmtp.client import LmtpClient
+    from lmtool.lmtp.wait_limits import WaitLimits
 
     async with _recording(out, record, endpoint, on_frame) as (observer, tap):
         waiting = Waiting(out, on_frame=observer)
@@ -92,6 +92,7 @@ async def open_peer(
             on_progress=waiting.progress,
             on_ignored=waiting.ignored,
             on_system=waiting.system if passing_notes else None,
+            limits=WaitLimits.of(resume or ResumeOptions()),
         )
         async with _closing(client, waiting):
             await _connect(client, waiting)
@@ -99,7 +100,7 @@ async def open_peer(
             if info is None and tokenizer is not None:
                 out.note(f"the server does not describe its model (LMQL's may never answer): continuing with {model}")
             info = info or ModelInfo(model or "", "", "unknown")
-            resuming = Resuming(client, resume, waiting.repeated, lambda: client.extended)
+            resuming = Resuming(client, resume, waiting.repeated, lambda: client.answered)
             peer = Peer(resuming, info, None, client, waiting)
             if tokenizer is None:
                 peer = _accepting_text(peer, f"the server at {endpoint.url}")

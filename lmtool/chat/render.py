@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +15,7 @@ from lmtool.chat.stream_record import StreamRecord, as_json, stats_line, token_e
 from lmtool.logprobs.distribution import bits, probability
 from lmtool.logprobs.heat import heat_value, legend, step_of
 from lmtool.logprobs.numbers import format_probability
-from lmtool.terminal import RESET, Output, visible
+from lmtool.terminal import RESET, Output, put, visible
 
 if TYPE_CHECKING:
     from collections import deque
@@ -62,8 +61,7 @@ class StyledOutput:
         """Write pieces at once, flushed."""
         text = "".join(self.styled(*piece) for piece in pieces)
         if text:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            put(text)
 
 
 class TextStyler(Protocol):

@@ -88,6 +88,12 @@ def chat(
     token_timeout: float = option(
         60.0, "Go on likewise with a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
     ),
+    first_token_timeout: float = option(
+        600.0,
+        "End a stream without a token, or a notice of load or queue, for this time.",
+        metavar="SECONDS",
+        minimum=0.1,
+    ),
     record: str | None = option(None, "Record the frames as a trace.", metavar="FILE"),
     resume_last: bool = option(False, "Go on with the last conversation.", CONVERSATION, flag="--continue", short="-c"),
     no_history: bool = option(False, "Keep neither prompts nor a trace of the conversation.", CONVERSATION),
@@ -127,7 +133,7 @@ def chat(
     heat, markdown = _text_style(heat, markdown=markdown, typed=common.typed)
     display = OutputOptions(form, heat, markdown, stats, not no_stream, echo)
     parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
-    resume = ResumeOptions(retries, token_timeout)
+    resume = ResumeOptions(retries, token_timeout, first_token_timeout)
     text = read_prompt(prompt or [], parsing, sys.stdin)
     if text is not None:
         if resume_last:

@@ -52,7 +52,7 @@ def report_error(error: LmtoolError, common: Common) -> None:
     """Print what happened and what to do next; the traceback too when debugging."""
     import traceback
 
-    from lmtool.terminal import visible
+    from lmtool.terminal import end_line, visible
 
     if common.debug:
         traceback.print_exception(error)
@@ -62,6 +62,7 @@ def report_error(error: LmtoolError, common: Common) -> None:
     origins = common.origins.items()
     sources = [f"{option} is set in {origin}" for option, (origin, value) in origins if _names(words, option, value)]
     hints = "".join(f"  {visible(hint)}\n" for hint in (*error.hints, *sources))
+    end_line()
     sys.stderr.write(f"{head} {visible(error.message)}\n{hints}")
     sys.stderr.flush()
 
@@ -76,10 +77,11 @@ def report_bug(bug: Exception, common: Common) -> None:
     """Print that lmtool itself failed, and how to get the traceback for a report."""
     import traceback
 
-    from lmtool.terminal import visible
+    from lmtool.terminal import end_line, visible
 
     if common.debug:
         traceback.print_exception(bug)
     name = type(bug).__name__
+    end_line()
     sys.stderr.write(f"error: lmtool failed ({name}: {visible(str(bug))})\n  this is a bug; -vv shows where it is\n")
     sys.stderr.flush()

@@ -34,7 +34,7 @@ async def info(
     json: bool = option(False, "Print the server's answer as JSON."),
     wait: bool = option(False, "Wait while the model loads."),
     timeout: float | None = option(  # noqa: ASYNC109  # an option's name
-        None, f"Give up after this time; default: {TIMEOUT:g}, never with --wait.", metavar="SECONDS"
+        None, f"Give up after this time; default: {TIMEOUT:g}; with --wait, 60 without a word.", metavar="SECONDS"
     ),
 ) -> None:
     """Describe a server's model and protocol; a server of many models lists them without loading any."""
@@ -104,7 +104,8 @@ async def _request_info(
             error.hints = ("start one:      lmtool serve", "or point here:  lmtool info --endpoint ws://HOST:PORT")
         raise
     except TimeLimitError as error:
-        error.hints = error.hints or ("allow more:  lmtool info --timeout SECONDS", "or wait:  lmtool info --wait")
+        if not wait:
+            error.hints = error.hints or ("allow more:  lmtool info --timeout SECONDS", "or wait:  lmtool info --wait")
         raise
     finally:
         waiting.close()

@@ -71,7 +71,7 @@ class Engine:
         prefixes = PrefixCache(limits.chunk_tokens) if config.prefix_cache else None
         self._scheduler = Scheduler(limits, BlockAllocator(blocks), prefixes)
         self._cost = StepCost() if config.speculation else None
-        self._estimate = QueueEstimate()
+        self._estimate = QueueEstimate(limits.max_streams)
         self._factory = StreamFactory(info, runner.device, config)
         self._masks: MaskFiller | None = None
         self._streams: dict[int, Stream] = {}
@@ -230,7 +230,7 @@ class Engine:
             for span in plan.spans:
                 stream = self._streams[span.sequence.number]
                 stream.began_at = stream.began_at or now
-        self._estimate.learn(self._scheduler.admissions, self._scheduler.waiting, now)
+        self._estimate.learn(self._scheduler, plan, now)
         return plan
 
     def _compute(

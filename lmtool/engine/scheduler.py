@@ -37,19 +37,32 @@ class Scheduler:
         self._limits = limits
         self._blocks = SequenceBlocks(limits, allocator, cache)
         self._waiting = WaitingQueue()
-        self._admitted: list[Sequence] = []
+        self.admitted: list[Sequence] = []
+        """Sequences that run, idle ones included."""
         self.admissions = 0
         """Sequences admitted so far; one that was preempted counts again."""
+        self.ended = self.stopped = self.generated = 0
+        """Admitted sequences that have ended, those of them that ended before their limit, and generated ids."""
 
     @property
     def running(self) -> int:
         """Admitted sequences, idle ones included."""
-        return len(self._admitted)
+        return len(self.admitted)
 
     @property
     def waiting(self) -> int:
         """Sequences not admitted yet."""
         return len(self._waiting)
+
+    @property
+    def free_positions(self) -> int:
+        """Positions that fit into blocks which nobody has, or that can be taken from the prefix cache."""
+        return self._blocks.free * self._limits.block_tokens
+
+    @property
+    def queue(self) -> Iterator[Sequence]:
+        """Sequences that wait, in order of service."""
+        return self._waiting.in_order()
 
     @property
     def blocks(self) -> BlockUsage:
@@ -62,7 +75,7 @@ class Scheduler:
 
     def decoding(self) -> list[Sequence]:
         """Sequences that most likely get an id in the next step: each may get a draft before `plan`."""
-        return [s for s in self._admitted if s.decoding and not s.idle][: self._limits.max_streams]
+        return [s for s in self.admitted if s.decoding and not s.idle][: self._limits.max_streams]
 
     def fits(self, positions: int) -> bool:
         """Whether a sequence of this many stored positions can be computed at all, at least alone."""
@@ -78,8 +91,10 @@ class Scheduler:
         self._blocks.release(sequence)
         if sequence in self._waiting:
             self._waiting.remove(sequence)
-        if sequence in self._admitted:
-            self._admitted.remove(sequence)
+        if sequence in self.admitted:
+            self.admitted.remove(sequence)
+            self.ended += 1
+            self.stopped += len(sequence.tokens) < sequence.max_length
 
     def discard(self, sequence: Sequence) -> None:
         """Let no other sequence begin with what was computed of this one."""
@@ -112,7 +127,7 @@ class Scheduler:
         decoding: list[Sequence] = []
         prompts: list[Sequence] = []
         prefills: list[Sequence] = []
-        for sequence in self._admitted:
+        for sequence in self.admitted:
             if sequence.paused or sequence.awaiting_mask or self._blocked(sequence, sequence.computed):
                 continue
             if sequence.prefill_only:
@@ -130,7 +145,7 @@ class Scheduler:
         places, block_tokens = self._limits.max_streams, self._limits.block_tokens
         spans = {span.sequence: span for span in plan.spans}
         ahead, growing = Plan(), []
-        for sequence in self._admitted:
+        for sequence in self.admitted:
             if sequence.paused or sequence.awaiting_mask:
                 continue
             span = spans.get(sequence)
@@ -161,6 +176,7 @@ class Scheduler:
         chunk_tokens, cache_chunks = self._limits.chunk_tokens, self._blocks.cache_chunks
         for span, ids in zip(plan.spans, sampled, strict=True):
             sequence = span.sequence
+            self.generated += len(ids)
             sequence.record(ids, span.start, span.start + span.count)
             if sequence.computed >= (len(sequence.prefixes) + 1) * chunk_tokens:
                 cache_chunks(sequence)
@@ -204,7 +220,7 @@ class Scheduler:
 
     def _prefill(self, plan: Plan, sequence: Sequence) -> None:
         """Give the sequence as many whole chunks as the step has room for; the step's first one gets at least one."""
-        if sequence not in self._admitted:
+        if sequence not in self.admitted:
             return
         end = sequence.computed
         while end < sequence.target:
@@ -279,7 +295,7 @@ class Scheduler:
                 return
             self._waiting.serve(sequence)
             self.admissions += 1
-            insort(self._admitted, sequence, key=rank)
+            insort(self.admitted, sequence, key=rank)
             self._prefill(plan, sequence)
             places -= 1
 
@@ -311,8 +327,8 @@ class Scheduler:
         """
         blocks = self._blocks
         blocks.begin_with(sequence, cached)
-        victims = [s for s in self._admitted if s.paused or s.prefill_only > sequence.prefill_only]
-        running = [s for s in self._admitted if s not in victims]
+        victims = [s for s in self.admitted if s.paused or s.prefill_only > sequence.prefill_only]
+        running = [s for s in self.admitted if s not in victims]
         reserved = sum(max(blocks.missing(s, s.target), 0) + 1 for s in running)
         needed = reserved + blocks.missing(sequence, sequence.target)
         if needed > blocks.free + blocks.freed_by(victims):
@@ -336,7 +352,7 @@ class Scheduler:
 
     def _evict_for(self, plan: Plan, sequence: Sequence, missing: int) -> bool:
         """Preempt until `missing` blocks are free; False, and none preempted, if that cannot be reached."""
-        others = [s for s in self._admitted if s.blocks and s is not sequence]
+        others = [s for s in self.admitted if s.blocks and s is not sequence]
         later = [s for s in others if rank(s) > rank(sequence) and not s.paused]
         victims = sorted(later + [s for s in others if s.paused], key=lambda s: s.prefill_only)
         if missing > self._blocks.free + self._blocks.freed_by(victims):
@@ -350,5 +366,5 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Send an admitted sequence back into the queue; what was computed will be computed again."""
         self._blocks.release(sequence)
-        self._admitted.remove(sequence)
+        self.admitted.remove(sequence)
         self._waiting.rejoin(sequence)

@@ -61,6 +61,10 @@ class WaitingQueue:
                     passed.add(sequence)
                     yield sequence
 
+    def in_order(self) -> Iterator[Sequence]:
+        """All that wait, in order of service, those that cannot begin now included."""
+        return iter(self._queue)
+
     def __contains__(self, sequence: object) -> bool:
         """Whether it waits."""
         return sequence in self._queue

@@ -35,7 +35,7 @@ class ActionLog:
     seconds: float
     status: Status
     end: str
-    """`stop`, `cancelled`, or `left` where the session ended before it did."""
+    """Finish reason of its stream, `stop` without one, `cancelled`, or `left` where the session ended before it did."""
     error: str | None = None
     usage: Usage | None = None
     ttft: float | None = None
@@ -130,7 +130,8 @@ class ActionTasks:
         status = Status.OK if problem is None else problem.status
         first = next((each.id for each in record.action.outputs), "")
         error = problem.sentence if problem is not None and status != Status.CANCELLED else None
-        end = "stop" if status != Status.CANCELLED else "left" if self._closed else "cancelled"
+        ended = record.finish_reason or "stop"
+        end = ended if status != Status.CANCELLED else "left" if self._closed else "cancelled"
         head = (self._connection.number, record.action.name[:QUOTE_LENGTH], record.action.target, first)
         self._log(ActionLog(*head, time.perf_counter() - began, status, end, error, record.usage, record.ttft))
         if self._closed:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import ssl
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from lmtool.access.outgoing import DENIED, as_headers, denied, untrusted
+from lmtool.access.outgoing import DENIED, as_headers, denied, misses_path, no_server
 from lmtool.errors import ConnectError, FileError, ResourceError, TimeLimitError
 from lmtool.evergreen import codec
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
@@ -75,19 +74,17 @@ async def dial(url: str, authorization: str | None = None, *, loopback: bool = F
             refused.response.status_code,
             bytes(refused.response.body or b"")[:300].decode("utf-8", "replace"),
         )
-        if status in DENIED:
+        if status in DENIED and not misses_path(url, status, body, PATH):
             raise denied(url, status, body, key_sent=authorization is not None) from None
         if status == _ABOVE_LIMIT:
             raise Abort(Status.RESOURCE_EXHAUSTED, body) from None
         if status == _REFUSED and ": " in body:
             raise abort_from(body) from None
-        raise ConnectError(f"no Evergreen server at {url} (HTTP status {status})") from None
+        raise no_server(url, refused, "Evergreen", PATH) from None
     except TimeoutError:
         raise TimeLimitError(f"no connection to {url} within {_OPEN_SECONDS:g} s") from None
-    except ssl.SSLError as error:
-        raise untrusted(url, error) from None
     except (InvalidHandshake, InvalidURI, OSError) as error:
-        raise ConnectError(f"no Evergreen server at {url} ({error})") from None
+        raise no_server(url, error, "Evergreen", PATH) from None
     return _SocketTransport(connection, url)
 
 

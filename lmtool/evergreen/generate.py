@@ -75,7 +75,7 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
                 ahead.close()
                 if call.record.ttft is None:
                     call.record.ttft = time.perf_counter() - began
-                call.record.usage = outputs[-1].usage
+                call.record.usage, call.record.finish_reason = outputs[-1].usage, outputs[-1].finish_reason
                 await answer.add(outputs)
         await answer.finish()
     finally:

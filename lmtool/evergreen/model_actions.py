@@ -56,7 +56,7 @@ async def _score(models: ServedModels, call: ActionCall) -> None:
         async for outputs in steps:
             tokens = [output for output in outputs if output.token is not None]
             count += len(tokens)
-            call.record.usage = outputs[-1].usage
+            call.record.usage, call.record.finish_reason = outputs[-1].usage, outputs[-1].finish_reason
             total += math.fsum(output.logprob or 0.0 for output in tokens)
             if entries is not None:
                 await entries.add(map(logprob_entry, tokens))

@@ -90,6 +90,8 @@ class ActionRecord:
     """What a model consumed for it; its handler sets it, for the server's log."""
     ttft: float | None = None
     """Seconds to its first token; set likewise."""
+    finish_reason: str | None = None
+    """Of the model's stream; set likewise."""
 
 
 class LeafCursor:

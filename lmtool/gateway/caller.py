@@ -12,6 +12,7 @@ from lmtool.access.caller import caller_turns, counted_stream
 from lmtool.errors import LmtoolError, TimeLimitError
 from lmtool.gateway.failures import PoolFailedError, deadline_passed
 from lmtool.gateway.partial_answer import is_piece
+from lmtool.providers.answer_events import ChoiceFinished
 from lmtool.streams import within
 from lmtool.types import Usage
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from lmtool.telemetry.observation import Observation
 
 T = TypeVar("T")
+
+FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter"})
+"""Those that are counted by name; any other that a provider sends counts as `stop`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ async def observed(
     events: AsyncGenerator[list[AnswerEvent], None], usage: Callable[[], TokenUsage], observation: Observation
 ) -> AsyncGenerator[list[AnswerEvent], None]:
     """The events, observed. usage: as in `metered`. Raises what `events` raises."""
+    finished = "stop"
     reason: str | None = None
     code: str | None = None
     try:
@@ -102,8 +107,10 @@ async def observed(
             async for some in events:
                 if any(map(is_piece, some)):
                     observation.token(time.perf_counter())
+                told = (event.reason for event in some if isinstance(event, ChoiceFinished))
+                finished = next((one for one in told if one in FINISH_REASONS), finished)
                 yield some
-        reason = "stop"
+        reason = finished
     except (GeneratorExit, asyncio.CancelledError):
         reason = "cancelled"
         raise

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, ScoreRequest
 
-_RESUME = ResumeOptions(retries=60, token_timeout=None, backoff=0.1, longest_pause=1.0, park_after=5.0)
+_RESUME = ResumeOptions(retries=60, backoff=0.1, longest_pause=1.0, park_after=5.0)
 """How long to wait for a worker, and when a request that ends worker after worker is given up, decides the router."""
 _AGAIN = 0.25
 """Seconds after which a worker that could not describe its model is asked again, unless something changes before."""

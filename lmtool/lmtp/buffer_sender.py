@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lmtool.lmtp.client_buffers import SentBuffers
+from lmtool.lmtp.client_buffers import ClientBuffers, SentBuffers
 from lmtool.streams import DeferredHandle
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.interfaces import Sink, StreamHandle
-    from lmtool.lmtp.client_buffers import ClientBuffers
     from lmtool.lmtp.client_session import ClientSession
     from lmtool.lmtp.messages import BufferRequest
     from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 class BufferSender:
     """The sending half of one connection's buffers; the answers go to `sent`."""
 
-    def __init__(self, session: ClientSession, contents: ClientBuffers, send: Callable[[str], None]) -> None:
-        """contents: of all connections of the client. send: takes frames in order."""
+    def __init__(
+        self, session: ClientSession, contents: ClientBuffers | None, send: Callable[[str], None], seconds: float
+    ) -> None:
+        """contents: of all connections of the client; None: there is one only. send: takes frames in order.
+
+        seconds: limit of `settled`.
+        """
         self._session = session
         self._send = send
-        self.sent = SentBuffers(contents)
+        self._seconds = seconds
+        self.sent = SentBuffers(contents or ClientBuffers())
         """Which buffers the server has."""
         self._cancelled_ended = asyncio.Event()
         self._loss: LmtoolError | None = None
@@ -60,10 +66,12 @@ class BufferSender:
             self._cancelled_ended.set()
 
     async def settled(self, name: str | None) -> None:
-        """Return once no cancelled stream may append to a buffer any more, or the connection is lost."""
-        while self.sent.may_change(name) and self._loss is None:
-            self._cancelled_ended.clear()
-            await self._cancelled_ended.wait()
+        """Return once no cancelled stream may append to a buffer any more, the connection is lost, or time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                while self.sent.may_change(name) and self._loss is None:
+                    self._cancelled_ended.clear()
+                    await self._cancelled_ended.wait()
 
     def begin_settled(
         self, request: GenerateRequest, sink: Sink, begin: Callable[[GenerateRequest, Sink], StreamHandle]

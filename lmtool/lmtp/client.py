@@ -14,6 +14,7 @@ from lmtool.lmtp.client_buffers import ClientBuffers
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
 from lmtool.lmtp.keepalive import PING_SECONDS, PingLimits
 from lmtool.lmtp.messages import BufferRequest
+from lmtool.lmtp.wait_limits import WaitLimits
 from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
 
@@ -51,6 +52,7 @@ class LmtpClient:
         on_system: Callable[[SystemMessage], None] | None = None,
         extended: bool = False,
         ping_interval: float = PING_SECONDS,
+        limits: WaitLimits | None = None,
     ) -> None:
         """A client without a connection yet. endpoint: see `lmtool.lmtp.endpoint.parse`. Raises `UsageError`.
 
@@ -60,6 +62,7 @@ class LmtpClient:
         extended: the server is known to speak the extensions; else the first request that uses one asks MODEL_INFO
         before, and what LMQL's server does not know is refused. ping_interval: seconds between pings to a server that
         speaks the extensions, over a WebSocket; the connection is lost once it has left three in a row unanswered.
+        limits: longest waits for answers and streams; None: the defaults of `WaitLimits`.
         """
         self._endpoint = endpoints.parse(endpoint, api_key)
         self._open_timeout = open_timeout
@@ -69,6 +72,8 @@ class LmtpClient:
         self._on_system = on_system
         self._extended = extended
         self._pings = PingLimits(ping_interval)
+        self._limits = limits or WaitLimits()
+        self._answered = False
         self._link: ClientConnection | None = None
         self._buffers = ClientBuffers()
         self._closed = False
@@ -92,6 +97,13 @@ class LmtpClient:
     def plain(self) -> bool:
         """Whether the server is known to speak LMTP as LMQL's does, without the extensions."""
         return self._link is not None and self._link.plain
+
+    @property
+    def answered(self) -> bool:
+        """Whether a server has ever answered anything, and the client is not closed: there is one to go on with."""
+        if self._closed:
+            return False
+        return self._answered or (self._link is not None and self._link.answered)
 
     @property
     def loss(self) -> LmtoolError | None:
@@ -219,9 +231,13 @@ class LmtpClient:
     ) -> Mapping[str, object] | str:
         """The `model_info` of the server's answer as it is, for what `ModelInfo` has no field for. As `info` else."""
         answer: Mapping[str, object] | str
+        loop = asyncio.get_running_loop()
+        last = loop.time() + self._limits.load
         async with self._limited(model, timeout, "answer to MODEL_INFO"):
-            while (answer := await self._live_link().ask(model)) == model_info.UNAVAILABLE:  # noqa: ASYNC110  # LMQL's
-                await asyncio.sleep(_POLL_SECONDS)  # server answers at once, and not again when its model is loaded
+            while (answer := await self._live_link().ask(model)) == model_info.UNAVAILABLE:
+                if loop.time() >= last:
+                    raise TimeLimitError(f"the model is still not available after {self._limits.load:g} s")
+                await asyncio.sleep(_POLL_SECONDS)  # LMQL's answers at once, and not again when its model is loaded
         return answer
 
     @contextlib.asynccontextmanager
@@ -233,15 +249,16 @@ class LmtpClient:
         except TimeoutError:
             raise TimeLimitError(f"no {answer} within {timeout:g} s") from None
         except ConnectError as error:
-            if model is not None or self._owned or self._link is None or not self._link.was_open:
+            if model is not None or self._owned or error.hints or self._link is None or not self._link.was_open:
                 raise
             hint = "name a model: LMQL's own server drops a connection that names none"
-            raise ConnectError(error.message, *error.hints, hint) from None
+            raise ConnectError(error.message, hint) from None
 
     def _live_link(self) -> ClientConnection:
         if self._closed:
             raise LocalProtocolError("this client is closed; make a new one")
         if self._link is None or self._link.lost:
+            self._answered = self.answered
             self._link = ClientConnection(
                 self._endpoint,
                 open_timeout=self._open_timeout,
@@ -253,6 +270,7 @@ class LmtpClient:
                 after=self._link if self._owned else None,  # two would not have room in memory
                 buffers=self._buffers,
                 pings=self._pings,
+                limits=self._limits,
             )
         return self._link
 

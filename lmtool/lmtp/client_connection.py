@@ -7,26 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, RequestError, ServerError
-from lmtool.interfaces import QueuePlace
 from lmtool.lmtp.buffer_sender import BufferSender
 from lmtool.lmtp.buffers import names_of
-from lmtool.lmtp.client_buffers import ClientBuffers
 from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced, error_of
 from lmtool.lmtp.endpoint import CommandEndpoint
-from lmtool.lmtp.messages import (
-    BufferAnswer,
-    FieldsIgnored,
-    ModelInfoAnswer,
-    ModelsAnswer,
-    Progress,
-    RequestFailed,
-    System,
-    Watched,
-)
+from lmtool.lmtp.messages import BufferAnswer, ModelInfoAnswer, ModelsAnswer, RequestFailed, UnknownMessage
 from lmtool.lmtp.notices import Notices
 from lmtool.lmtp.pending_answers import PendingAnswers
 from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.lmtp.transport import open_transport
+from lmtool.lmtp.wait_limits import StreamLimits, WaitLimits
 from lmtool.streams import DeferredHandle, refuse
 from lmtool.types import GenerateRequest, TokenOutput
 
@@ -34,10 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from lmtool.interfaces import Sink, StreamHandle
+    from lmtool.lmtp.client_buffers import ClientBuffers
     from lmtool.lmtp.client_session import ClientEvent
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.keepalive import PingLimits
-    from lmtool.lmtp.messages import BufferRequest, SystemMessage
+    from lmtool.lmtp.messages import BufferRequest, SystemMessage, Watched
+    from lmtool.lmtp.notices import Notice
     from lmtool.lmtp.transport import Transport
     from lmtool.types import LoadProgress, ScoreRequest
 
@@ -49,9 +41,10 @@ OnFrame: TypeAlias = "Callable[[Literal['>', '<'], str], None]"
 SILENCE = 5.0
 """Seconds without an answer to MODEL_INFO after which a server is taken for LMQL's, which may never give one."""
 
-
 OFFER_SECONDS = 1.0
 """How long a request that only offers something, `resumable`, waits for that answer."""
+
+_CLOSED = "the connection was closed by this client"
 
 
 class ClientConnection:
@@ -70,8 +63,10 @@ class ClientConnection:
         after: ClientConnection | None = None,
         buffers: ClientBuffers | None = None,
         pings: PingLimits | None = None,
+        limits: WaitLimits | None = None,
     ) -> None:
         """after: a lost connection whose process must have ended first. buffers: of all connections of the client."""
+        limits = limits or WaitLimits()
         self._endpoint = endpoint
         self._after = after
         self._pings = pings
@@ -81,9 +76,10 @@ class ClientConnection:
         self.loop = asyncio.get_running_loop()
         self._session = ClientSession(extended=extended)
         self._streams: dict[str, RemoteStream] = {}
-        self._answers = PendingAnswers(self.loop)
+        self._stream_limits = StreamLimits(self.loop, self._streams, limits.stream, self.cancel)
+        self._answers = PendingAnswers(self.loop, limits, starting=isinstance(endpoint, CommandEndpoint))
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
-        self._buffers = BufferSender(self._session, buffers or ClientBuffers(), self._outgoing.put_nowait)
+        self._buffers = BufferSender(self._session, buffers, self._outgoing.put_nowait, limits.answer)
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
         """Whether the connection is gone or never opened; a new one is needed then."""
@@ -91,8 +87,7 @@ class ClientConnection:
         """Whether it ever opened."""
         self.reason: LmtoolError | None = None
         """Why it was lost; None until then."""
-        self.closed = False
-        """Whether `close` was called."""
+        self.closed = False  # whether `close` was called
         self._deciding: list[tuple[DeferredHandle, Request, Sink]] = []
         """Requests that wait until it is known whether the server speaks the extensions: until `_probed` is set."""
         self._probed = asyncio.Event()
@@ -109,6 +104,11 @@ class ClientConnection:
         """Whether the server is known not to speak them."""
         return self._session.plain
 
+    @property
+    def answered(self) -> bool:
+        """Whether the server has sent anything that can be read."""
+        return self._session.answered
+
     async def opened(self) -> None:
         """Return when the connection is open. Raises `ConnectError` or `TimeLimitError`."""
         await asyncio.shield(self._opened)
@@ -124,7 +124,7 @@ class ClientConnection:
             self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if not self.lost:  # cancelled before it began
-            self._lose(_closed())
+            self._lose(ConnectError(_CLOSED))
         if self._after is not None:
             await self._after.over()
 
@@ -174,6 +174,7 @@ class ClientConnection:
         self._buffers.sent.begin_stream(key, request)
         stream = RemoteStream(self, key, request, sink)
         self._streams[key] = stream
+        self._stream_limits.start(stream, keep_deadline=self._session.plain)
         self._outgoing.put_nowait(frame)
         return stream
 
@@ -211,7 +212,7 @@ class ClientConnection:
         until: what else ends the waiting, with None. Raises as `ask`, and as `opened`.
         """
         await self.opened()
-        asking = self.loop.create_task(self.ask(model, progress=True))
+        asking = self.loop.create_task(self.ask(model))
         enough = self.loop.create_task((until or asyncio.Event()).wait())
         try:
             await asyncio.wait({asking, enough}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -223,18 +224,17 @@ class ClientConnection:
             enough.cancel()
             await asyncio.gather(asking, enough, return_exceptions=True)
 
-    async def ask(self, model: str | None, *, progress: bool = False, listing: bool = False) -> Any:  # noqa: ANN401  # JSON
-        """The `model_info` of a model, or the list of `models`. Raises `ServerError` or `ConnectError`.
+    async def ask(self, model: str | None, *, listing: bool = False) -> Any:  # noqa: ANN401  # JSON
+        """The `model_info` of a model, or the list of `models`.
 
-        listing: request the list; a server without one sends the `model_info`.
+        listing: request the list; a server without one sends the `model_info`. Raises `ServerError`, `ConnectError`, or
+        `TimeLimitError` where neither an answer nor a report of the load comes within `WaitLimits`.
         """
-        progress = progress or (self._notices.on_progress is not None and not listing)
-        return await self._answer_to(*self._session.ask(model, progress=progress, listing=listing))
+        return await self._answer_to(*self._session.ask(model, progress=not listing, listing=listing))
 
     async def manage(self, load: str | None, unload: str | None) -> Any:  # noqa: ANN401  # JSON
         """The list of `models` once one is loaded or unloaded. Raises as `ask`."""
-        progress = self._notices.on_progress is not None and load is not None
-        return await self._answer_to(*self._session.manage(load, unload, progress=progress))
+        return await self._answer_to(*self._session.manage(load, unload, progress=load is not None))
 
     async def change_buffer(self, request: BufferRequest) -> int:
         """A buffer's length once it was changed, also where the wait is cancelled. Raises as `ask`."""
@@ -280,14 +280,16 @@ class ClientConnection:
         self._streams.pop(stream.key, None)
         if frame is not None and not self.lost:
             self._outgoing.put_nowait(frame)
-        # In the loop's next turn: no sink is called inside a call of its owner's.
-        self.loop.call_soon(stream.sink, [stream.ending(error)])
+        output = stream.ending(error)
+        if error is None or not stream.buffers(output):
+            # In the loop's next turn: no sink is called inside a call of its owner's.
+            self.loop.call_soon(stream.sink, [output])
 
     # From open to loss.
 
     async def _live(self) -> None:
         transport = None
-        error: LmtoolError = _closed()
+        error: LmtoolError = ConnectError(_CLOSED)
         try:
             if self._after is not None:
                 await self._after.over()
@@ -349,29 +351,31 @@ class ClientConnection:
                 case RequestFailed():
                     self._refuse_buffer(event)
                     self._answers.settle(event.stream_id, error_of(event))
-                case Progress() | System() | FieldsIgnored() | Watched():
-                    self._note(event)
                 case BrokenFrame():
                     raise RemoteProtocolError(f"the server sent a frame that cannot be read: {event.reason}")
+                case UnknownMessage():
+                    pass
+                case _:
+                    self._note(event)
 
-    def _note(self, event: Progress | System | FieldsIgnored | Watched) -> None:
+    def _note(self, event: Notice) -> None:
         """Take note of what is told beside answers, such as what holds a stream up."""
-        if isinstance(event, System) and (stream := self._streams.get(event.stream_id)) is not None:
-            place, seconds = event.system.place, event.system.seconds
-            stream.place = None if place is None else QueuePlace(place, seconds)
-        if isinstance(event, Watched):
-            self._answers.settle(event.stream_id, None)
+        if (stream := self._streams.get(event.stream_id)) is not None:
+            stream.note(event, self.loop.time())
+        self._answers.note(event)
         self._notices.show(event)
 
     def _advance(self, event: StreamsAdvanced) -> None:
         """Hand a frame's outputs over, each sink called once."""
         by_sink: dict[Sink, list[TokenOutput]] = {}
+        now = self.loop.time()
         for key, output in zip(event.keys, event.outputs, strict=True):
             self._buffers.add_output(key, output)
             # A callback of the same frame may have cancelled it meanwhile.
             stream = self._streams.get(key)
             if stream is None:
                 continue
+            stream.heard = now
             if output.last:
                 del self._streams[key]
             if not stream.buffers(output):
@@ -383,7 +387,6 @@ class ClientConnection:
         """End the streams that name a buffer which the server refuses to make again."""
         name = self._buffers.sent.refuse_change(event.stream_id)
         for stream in [one for one in self._streams.values() if name in names_of(one.request)]:
-            stream.ended = True
             self.cancel(stream, error_of(event))
 
     def _lose(self, error: LmtoolError) -> None:
@@ -394,7 +397,4 @@ class ClientConnection:
         self._handle(self._session.lost(error))
         self._decide(error)
         self._buffers.lose(error)
-
-
-def _closed() -> ConnectError:
-    return ConnectError("the connection was closed by this client")
+        self._stream_limits.close()

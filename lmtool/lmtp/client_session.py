@@ -82,6 +82,8 @@ class ClientSession:
     def __init__(self, *, extended: bool = False) -> None:
         self._last_key = 0
         self._streams: dict[str, StreamId] = {}
+        self._kept_here: dict[str, list[int]] = {}
+        """Tokens left and alternatives of streams, where the server may exceed them: one that knows no extensions."""
         self._requests: set[str] = set()
         self._watches: set[str] = set()
         self.extended = extended
@@ -89,6 +91,8 @@ class ClientSession:
         self._trusted = extended
         self.extensions: frozenset[str] | None = None
         """Their names, once the server has announced them (EXT-6)."""
+        self.answered = False
+        """Whether the server has sent anything that can be read."""
         self.plain = False
         """Whether the server is known not to speak them: it is LMQL's, or one like it."""
 
@@ -134,13 +138,15 @@ class ClientSession:
 
         `lmtp` and `progress` are sent only where the request uses an extension anyway, or the server is known to speak
         them. LMQL's server fails a request with a field that it does not know, or drops it unseen: there, what it does
-        not know is refused by name; `resumable`, which only offers something, is left out. So is `client`, unless the
-        server has announced it (EXT-6): it believes this client.
+        not know is refused by name; `resumable`, which only offers something, is left out, and `deadline`, which is for
+        the caller to keep then. So is `client`, unless the server has announced it (EXT-6): it believes this client.
         """
         if isinstance(request, GenerateRequest) and (self.plain or (not self.extended and self.only_offers(request))):
             request = replace(request, resumable=False)
         if request.client and "client" not in (self.extensions or ()):
             request = replace(request, client="")
+        if self.plain:
+            request = replace(request, deadline=None)
         needed = request_payloads.extensions(request)
         if self.plain:
             _check_plain(request, needed)
@@ -155,6 +161,8 @@ class ClientSession:
         frame = codec.encode_request(message)
         self._last_key += 1
         self._streams[key] = request.stream_id
+        if not self.extended and isinstance(request, GenerateRequest):
+            self._kept_here[key] = [request.sampling.max_tokens, request.sampling.top_logprobs]
         return key, frame
 
     def ask(self, model: str | None, *, progress: bool = False, listing: bool = False) -> tuple[str, str]:
@@ -194,6 +202,7 @@ class ClientSession:
 
         follow: its outputs still come, up to its end.
         """
+        self._kept_here.pop(key, None)
         if key not in self._streams or self.plain:
             self._streams.pop(key, None)
             return None
@@ -211,6 +220,7 @@ class ClientSession:
             messages = codec.decode_answer(frame)
         except BrokenFrameError as error:
             return [BrokenFrame(str(error))]
+        self.answered = True
         return [event for message in messages if (event := self._event(message)) is not None]
 
     def _event(self, message: ServerMessage) -> ClientEvent | None:
@@ -252,11 +262,14 @@ class ClientSession:
             key = str(output.stream_id)
             if key not in self._streams:
                 continue
-            submitted_as = self._streams[key]
+            kept = None if self.extended or output.token is None else self._kept_here.get(key)
+            if kept is not None:
+                output = _within(output, kept)  # noqa: PLW2901
             keys.append(key)
-            outputs.append(renamed(output, submitted_as))
+            outputs.append(renamed(output, self._streams[key]))
             if output.last:
                 del self._streams[key]
+                self._kept_here.pop(key, None)
         return StreamsAdvanced(tuple(keys), tuple(outputs)) if keys else None
 
     def _fail(self, message: RequestFailed) -> ClientEvent | None:
@@ -309,6 +322,17 @@ def _without_tokens(request: GenerateRequest | ScoreRequest) -> FinishReason | N
     if isinstance(request, GenerateRequest):
         return "length" if request.sampling.max_tokens == 0 and not request.prefill_only else None
     return None if request.scored else "stop"
+
+
+def _within(output: TokenOutput, kept: list[int]) -> TokenOutput:
+    """The output with no more alternatives than requested, and with the stream's end once no more tokens were.
+
+    LMQL's server runs a batch to the largest `max_tokens` and `top_logprobs` in it. kept: tokens left, alternatives.
+    """
+    kept[0] -= 1
+    best = [entry for i, entry in enumerate(output.top_logprobs or ()) if i < kept[1] or entry[0] == output.token]
+    reason = "length" if not kept[0] and output.finish_reason is None else output.finish_reason
+    return replace(output, top_logprobs=tuple(best) if output.top_logprobs else None, finish_reason=reason)
 
 
 def _check_plain(request: GenerateRequest | ScoreRequest, needed: Sequence[str]) -> None:

@@ -1,10 +1,14 @@
 // A client of LMTP for pages and Node 22; SPEC.md says what requests and entries have.
-export async function connect(url = "ws://127.0.0.1:8080/", key = "") {
+// limits, in seconds: open, for a connection; silence, without an entry or a notice for a request.
+export async function connect(url = "ws://127.0.0.1:8080/", key = "", { open = 10, silence = 600 } = {}) {
   const shown = btoa(key).replace(/[+/=]/g, (sign) => ({ "+": "-", "/": "_" })[sign] ?? "");
   const socket = new WebSocket(url, key ? ["lmtp", `lmtp.key.${shown}`] : []), waiting = new Map();
+  const timer = (seconds, late) => setTimeout(late, 1000 * seconds);
   await new Promise((opened, failed) => {
-    socket.onopen = opened;
-    socket.onerror = () => failed(new Error(`no connection to ${url}: is a server there, and does it allow this page and key?`));
+    const late = timer(open, () => (failed(new Error(`no connection to ${url} within ${open} s`)), socket.close()));
+    socket.onopen = () => (clearTimeout(late), opened());
+    socket.onerror = () => (clearTimeout(late),
+      failed(new Error(`no connection to ${url}: is a server there, and does it allow this page and key?`)));
   });
   const send = (command, request) => socket.send(`${command} ${JSON.stringify(request)}`);
   socket.onclose = ({ code, reason }) =>
@@ -20,9 +24,13 @@ export async function connect(url = "ws://127.0.0.1:8080/", key = "") {
     send(command, { lmtp: 1, ...request, stream_id });
     try {
       do {
-        if (!entries.length) await new Promise((more) => (wake = more));
+        if (!entries.length) {
+          const late = timer(silence, () => (entries.push({ error: `nothing came within ${silence} s`, late: true }), wake()));
+          await new Promise((more) => (wake = more));
+          clearTimeout(late);
+        }
         const entry = entries.shift();
-        if (entry.error) throw ((last = true), new Error(entry.error));
+        if (entry.error) throw ((last = !entry.late), new Error(entry.error));
         last ||= Boolean(entry.finish_reason);
         if (!entry.ignored) yield entry;
       } while (!last);

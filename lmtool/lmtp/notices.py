@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.lmtp.messages import FieldsIgnored, Progress, System, Watched
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from lmtool.lmtp.messages import SystemMessage
     from lmtool.types import LoadProgress
+
+Notice: TypeAlias = Progress | System | FieldsIgnored | Watched
 
 _OFFER = ("resumable",)
 """A field that only offers something: nothing is lost where it is ignored."""
@@ -32,7 +34,7 @@ class Notices:
         """Whether requests ask for `progress` (LOAD-1, SYS-1)."""
         return self.on_progress is not None or self.on_system is not None
 
-    def show(self, event: Progress | System | FieldsIgnored | Watched) -> None:
+    def show(self, event: Notice) -> None:
         """Hand one of them over."""
         match event:
             case Progress() if self.on_progress is not None:

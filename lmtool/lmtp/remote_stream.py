@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
+from lmtool.interfaces import QueuePlace
+from lmtool.lmtp.messages import System
 from lmtool.streams import failure
 from lmtool.types import TokenOutput
 
@@ -11,7 +14,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import QueuePlace, Sink
+    from lmtool.interfaces import Sink
+    from lmtool.lmtp.notices import Notice
     from lmtool.types import GenerateRequest, ScoreRequest
 
 
@@ -33,7 +37,7 @@ class RemoteStream:
     as the request allows tokens. Its neighbours go on.
     """
 
-    __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "place", "request", "sink")
+    __slots__ = ("_buffer", "_link", "_paused", "ended", "expires", "heard", "key", "place", "request", "sink")
 
     def __init__(self, link: Link, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
         self._link = link
@@ -44,6 +48,10 @@ class RemoteStream:
         self.ended = False
         """Whether the last output was handed over, or is about to be."""
         self.place: QueuePlace | None = None
+        self.heard = 0.0
+        """When the server last sent something about it, in the loop's time."""
+        self.expires = math.inf
+        """When its deadline is over, where the server does not keep it."""
         self._paused = False
         self._buffer: list[TokenOutput] = []
 
@@ -74,6 +82,13 @@ class RemoteStream:
             outputs, self._buffer = self._buffer, []
             self.ended = outputs[-1].last
             self.sink(outputs)
+
+    def note(self, event: Notice, now: float) -> None:
+        """Take note of what the server has sent about it beside its outputs."""
+        self.heard = now
+        if isinstance(event, System):
+            place = event.system.place
+            self.place = None if place is None else QueuePlace(place, event.system.seconds)
 
     def queue_place(self) -> QueuePlace | None:
         """Where it waits, by the server's last word, see `interfaces.Queued`."""

@@ -14,6 +14,7 @@ from lmtool.errors import (
     OutOfMemoryError,
     OverloadedError,
     ServerError,
+    TimeLimitError,
     UnknownModelError,
     unnamed_model,
 )
@@ -199,7 +200,7 @@ class StreamRouter:
             return has_output or self._has_other(handle)
         if handle.unserved:  # another one may load it on demand
             return self._has_other(handle) or not self._all_serve_the_same
-        failed = isinstance(error, ServerError | OutOfMemoryError)
+        failed = isinstance(error, ServerError | OutOfMemoryError | TimeLimitError)
         return failed and error.retryable and self._has_other(handle)
 
     @property

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lmtool.access.outgoing import DENIED, as_headers, denied, untrusted
+from lmtool.access.outgoing import DENIED, as_headers, denied, misses_path, no_server, path_hints, reason_of
 from lmtool.errors import AccessDeniedError, ConnectError, TimeLimitError
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 from lmtool.lmtp.keepalive import Keepalive, PingLimits
@@ -16,6 +15,7 @@ from lmtool.websocket_closing import closing_words
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
+    from websockets.exceptions import ConnectionClosed
 
     from lmtool.lmtp.endpoint import Endpoint
 
@@ -24,6 +24,9 @@ MAX_RECEIVED_BYTES = 64 * 1024 * 1024
 
 _ABOVE_LIMIT = 429
 """The status of a handshake that is above a limit of the client's key or address."""
+
+_OWN_CODES = 4000
+"""Close codes from here on are a protocol's own; LMTP has none."""
 
 
 class Transport(Protocol):
@@ -92,31 +95,18 @@ async def dial(url: str, authorization: str | None, **options: Any) -> ClientCon
 
 def connect_error(url: str, error: Exception, *, key_sent: bool) -> ConnectError | AccessDeniedError:
     """The error for a handshake that failed in `websockets`. key_sent: whether credentials were sent."""
-    from websockets.exceptions import InvalidStatus
-
-    if isinstance(error, ssl.SSLError):
-        return untrusted(url, error)
-    if isinstance(error, OSError):
-        return ConnectError(f"no LMTP server at {url} ({_reason(error)})")
-    if not isinstance(error, InvalidStatus):
-        return ConnectError(f"no LMTP server at {url} ({error})")
-    status = error.response.status_code
-    body = bytes(error.response.body or b"")[:300].decode("utf-8", "replace").strip()
-    if status in DENIED:
+    response = getattr(error, "response", None)
+    if response is None:
+        return no_server(url, error, "LMTP")
+    status, body = response.status_code, bytes(response.body or b"")[:300].decode("utf-8", "replace").strip()
+    if status in DENIED and not misses_path(url, status, body):
         return denied(url, status, body, key_sent=key_sent)
     if status == _ABOVE_LIMIT:
         refused = ConnectError(f"the server at {url} takes no more connections of this client: {body}")
-        seconds = error.response.headers.get("retry-after", "")
+        seconds = response.headers.get("retry-after", "")
         refused.retry_after = int(seconds) if seconds.isdecimal() else 0
         return refused
-    return ConnectError(f"no LMTP server at {url} (HTTP status {status}{': ' if body else ''}{body})")
-
-
-def _reason(error: OSError) -> str:
-    """`connection refused`, without what asyncio puts around it."""
-    if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
-        return "connection refused"
-    return (error.strerror or str(error)).lower()
+    return no_server(url, error, "LMTP")
 
 
 class _SocketTransport:
@@ -148,8 +138,9 @@ class _SocketTransport:
         self._keepalive.alive()
         return frame
 
-    def _lost(self, closed: Exception) -> ConnectError:
-        return ConnectError(f"the connection to {self._url} is lost: {self._loss or closing_words(closed)}")
+    def _lost(self, closed: ConnectionClosed) -> ConnectError:
+        hints = path_hints(self._url, "LMTP") if getattr(closed.rcvd, "code", 0) >= _OWN_CODES else ()
+        return ConnectError(f"the connection to {self._url} is lost: {self._loss or closing_words(closed)}", *hints)
 
     def expect_pongs(self) -> None:
         self._keepalive.start(self._pings)
@@ -186,4 +177,4 @@ async def _start(endpoint: CommandEndpoint) -> Transport:
     try:
         return await PipeTransport.start(endpoint, MAX_RECEIVED_BYTES)
     except OSError as error:
-        raise ConnectError(f"cannot start {endpoint.program!r} ({_reason(error)})") from None
+        raise ConnectError(f"cannot start {endpoint.program!r} ({reason_of(error)})") from None

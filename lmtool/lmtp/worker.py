@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHECK_SECONDS = 2.0
 """Between two health checks."""
 ANSWER_SECONDS = 15.0
-"""Timeout of the health check of a worker that was up; a load may take any time."""
+"""Timeout of the health check of a worker; its load may take longer, as long as it reports progress."""
 
 _OUTCOMES = {
     OverloadedError.code: OVERLOADED,
@@ -237,7 +237,8 @@ class Worker:
 
     async def _check(self) -> None:
         """List its models; while it is down and has none in memory, wait for a load too. Raises the load's error."""
-        self.models = await self._client.models(timeout=self._answer_seconds if self.ready else None)
+        starting = self.owned and not self.ready  # a process imports libraries before it reads anything
+        self.models = await self._client.models(timeout=None if starting else self._answer_seconds)
         if not self.checked:
             self.checked = True
             self._on_change(self)

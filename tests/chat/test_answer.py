@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -274,7 +275,7 @@ def test_reader_that_leaves() -> None:
     gone = threading.Event()
 
     def answer(connection: ServerConnection, payload: dict[str, Any]) -> None:
-        begin_only(connection, payload)
+        Script.tell(connection, "TOKEN", token(payload["stream_id"], "begun", seed=5))  # so that it could go on
         assert gone.wait(PATIENCE)
         Script.tell(connection, "TOKEN", token(payload["stream_id"], "more"))
 
@@ -286,6 +287,25 @@ def test_reader_that_leaves() -> None:
         gone.set()
         assert process.wait(PATIENCE) == 141
         assert process.stderr.read() == b""
+
+
+def test_a_note_amid_the_answer() -> None:
+    """Where both go to the same place, a note about a lost connection stands on a line of its own."""
+
+    def answer(connection: ServerConnection, payload: dict[str, Any]) -> None:
+        whole = "generated" in payload
+        told = token(
+            payload["stream_id"], "more" if whole else "begun", seed=5, finish_reason="stop" if whole else None
+        )
+        Script.tell(connection, "TOKEN", told)
+        if not whole:
+            connection.socket.shutdown(socket.SHUT_RDWR)
+
+    with script(answer) as server:
+        words = [sys.executable, "-m", "lmtool", "chat", "Hi", "-e", server.url]
+        both = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    lines = both.stdout.splitlines()
+    assert (lines[0], lines[1].endswith("; trying again"), lines[2:]) == ("begun", True, ["more"])
 
 
 def test_no_server(lmtool: Run) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from lmtool.evergreen.actions import ActionType, Port
 from lmtool.evergreen.connection import Connection
+from lmtool.evergreen.in_process import in_process
+from lmtool.evergreen.menu import menu
 from lmtool.evergreen.messages import ChunkMetadata
 from lmtool.evergreen.nodes import Reference
 from lmtool.evergreen.prompts import TOKENS
@@ -64,6 +66,23 @@ async def test_what_is_asked_for_beside_it(tiny):
     assert made["usage"]["completion_tokens"] == 4
     assert (made["usage"]["finish_reason"], made["usage"]["model"]) == ("length", "lmtool-tiny")
     assert made["status"] == {"code": "OK", "message": ""}
+
+
+async def test_its_end_is_logged(tiny):
+    """By the finish reason that `usage` has, also of a score; what has no stream ends with `stop`."""
+    logged = []
+    server = Connection(menu(tiny, tiny, ()), log=logged.append)
+    async with in_process(server, Connection()) as client:
+        for name, inputs, outputs, config in (
+            ("GENERATE", {"prompt": "Once upon a"}, ["response", "usage"], struct(max_tokens=2)),
+            ("GENERATE", {"prompt": "Once upon a"}, ["response", "usage"], struct(max_tokens=9, stop=[","])),
+            ("SCORE", {"scored": "Once"}, ["score"], struct()),
+            ("TOKENIZE", {"prompt": "Once"}, ["tokens"], struct()),
+        ):
+            made = await texts(await client.invoke(name, inputs, outputs, [config]))
+            await until(lambda: logged)
+            told = made["usage"]["finish_reason"] if "usage" in made else "stop"
+            assert (logged.pop().end, told) == (told, "length" if config == struct(max_tokens=2) else "stop")
 
 
 async def test_an_answer_is_a_text_of_the_assistant(tiny):

@@ -13,7 +13,8 @@ from lmtool.errors import ConnectError
 from lmtool.gateway.attempt_span import in_span
 from lmtool.gateway.backend import Reply
 from lmtool.gateway.config import LOCAL_POOL
-from tests.fake_upstream import BAD, FakeUpstream
+from tests.fake_answers import Words
+from tests.fake_upstream import BAD, Behaviour, FakeUpstream
 from tests.gateway.running import CHAT, KEY, MESSAGE, gateway, member, pool
 from tests.telemetry.in_memory_spans import in_memory
 from tests.telemetry.test_trace_context import GOOD, PARENT, TRACE
@@ -53,6 +54,27 @@ async def test_attempts_are_child_spans(path: str, body: Any) -> None:
         for span in (failed, good, request):
             assert KEY not in span.to_json()
             assert MESSAGE["message"]["content"] not in span.to_json()
+
+
+@pytest.mark.parametrize(
+    ("reason", "counted"), [("length", "length"), ("content_filter", "content_filter"), ("x", "stop")]
+)
+@pytest.mark.parametrize(("path", "body"), [("/v1/default/chat", MESSAGE), ("/v1/chat/completions", CHAT)])
+async def test_the_finish_reason(path: str, body: Any, reason: str, counted: str) -> None:
+    """Of the member's answer, in the span and on `/metrics`, where it is one that is known."""
+    words = Words(reason=reason)
+    tracer, exporter = in_memory()
+    async with (
+        FakeUpstream(Behaviour(words=words)) as one,
+        gateway(pool(member("a", one)), tracer=tracer) as served,
+        served.session.post(served.url + path, json=body) as response,
+    ):
+        await response.read()
+        async with served.session.get(served.url + "/metrics") as metrics:
+            page = await metrics.text()
+    request = exporter.get_finished_spans()[-1]
+    assert request.attributes["gen_ai.response.finish_reasons"] == (counted,)
+    assert f'"{counted}"' in page
 
 
 async def test_a_request_that_all_members_fail() -> None:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import itertools
 import json
+import re
 import socket
 import sys
 
 import pytest
 from websockets.asyncio.server import serve
 
-from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UsageError
+from lmtool.errors import AccessDeniedError, ConnectError, RemoteProtocolError, TimeLimitError, UsageError
 from lmtool.interfaces import QueuePlace, place_of
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.messages import SystemMessage
@@ -314,11 +315,28 @@ class TestOpening:
         ("answer", "told"),
         [
             (b"HTTP/1.1 418 Teapot\r\nContent-Length: 4\r\n\r\ntea!", r"\(HTTP status 418: tea!\)"),
-            (b"220 smtp.example ESMTP\r\n", r"no LMTP server at ws://"),
+            (b"HTTP/1.1 404 No\r\nContent-Length: 6\r\n\r\n<html>", r"another HTTP server \(HTTP status 404\)$"),
+            (b"HTTP/1.1 502 Bad\r\nContent-Length: 0\r\n\r\n", r"LMTP server at ws://\S+ now \(HTTP status 502\)"),
+            (
+                b"HTTP/1.1 403 No\r\nContent-Length: 6\r\n\r\n<html>",
+                r"does not let this client in \(HTTP status 403\)$",
+            ),
+            (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", r"asks for an API key"),
+            (b"HTTP/1.1 400 No\r\nContent-Length: 5\r\n\r\nHTTPS", r"what listens at ws://\S+ speaks TLS"),
+            (
+                b"HTTP/1.1 301 No\r\nLocation: https://x.org/\r\nContent-Length: 0\r\n\r\n",
+                r"redirects to https://x.org/",
+            ),
+            (
+                b"220 smtp.example ESMTP\r\n",
+                r"no LMTP server at ws://.* another protocol \(.*220 smtp.example ESMTP\)",
+            ),
+            (b"SSH-2.0-OpenSSH_9.6\r\n", r"speaks another protocol \(.*SSH-2.0-OpenSSH_9.6\)"),
+            (b"\x15\x03\x01\x00\x02\x02\x16", r"closed the connection without an HTTP answer"),
         ],
     )
     async def test_somebody_else(self, answer, told):
-        """A server of another protocol is named as such."""
+        """What is there is named: another HTTP server, TLS, another protocol; a page is not quoted."""
 
         async def greet(reader, writer):
             await reader.readline()
@@ -328,8 +346,18 @@ class TestOpening:
 
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
         async with server:
-            with pytest.raises(ConnectError, match=told):
+            with pytest.raises((ConnectError, AccessDeniedError)) as caught:
                 await LmtpClient(f":{server.sockets[0].getsockname()[1]}").open()
+        assert re.search(told, caught.value.message), caught.value.message
+
+    @pytest.mark.parametrize(("path", "told"), [("v1", "path /v1 belongs to"), ("evergreen", "closed with code 4400")])
+    async def test_another_path(self, path, told, served):
+        """The paths of a server's other protocols are no LMTP: the error says where that is."""
+        place = served.partition("://")[2].rstrip("/")
+        with pytest.raises(ConnectError, match=told) as caught:
+            async with LmtpClient(f"http://{place}/{path}") as client:
+                await client.info()
+        assert caught.value.hints == (f"LMTP is at /:  -e ws://{place}/",)
 
     async def test_silence(self):
         """A server that does not finish the handshake in time is an error of its own."""

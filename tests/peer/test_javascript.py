@@ -7,6 +7,7 @@ Needs node, 20.10 or later: where it is older than 22, its WebSocket has to be s
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 import lmtool
 from lmtool.types import ChatMessage, ChatPrompt
+from tests.lmtp.document_server import document_server
 
 CLIENT = Path(lmtool.__file__).parent / "lmtp" / "lmtp.js"
 KEY = "a/b+c~d?"
@@ -64,3 +66,51 @@ async def check(done, url):
     assert "nobody" in unknown
     assert f"no connection to {url}" in refused
     assert "no connection to ws://127.0.0.1:9/" in missing
+
+
+async def test_silence(tmp_path):
+    """A server that takes no connection, one that answers nothing, and one that falls silent: errors in time."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node")
+    module, script = tmp_path / "lmtp.mjs", tmp_path / "silent.mjs"
+    shutil.copyfile(CLIENT, module)
+    script.write_text(SILENT)
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    switches = [] if int(version.strip("v").partition(".")[0]) >= 22 else ["--experimental-websocket"]
+
+    async def hold(reader, writer):
+        await reader.read()
+        writer.close()
+
+    closed = await asyncio.start_server(hold, "127.0.0.1", 0)
+    nobody = f"ws://127.0.0.1:{closed.sockets[0].getsockname()[1]}/"
+    async with document_server(deaf=True) as deaf, document_server(silent_after=[2]) as silent, closed:
+        command = [node, *switches, str(script), str(module), nobody, deaf.url, silent.url]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == [
+        f"no connection to {nobody} within 0.3 s",
+        "nothing came within 0.3 s",
+        "nothing came within 0.3 s",
+        2,
+    ]
+
+
+SILENT = """
+const [, , file, ...urls] = process.argv;
+const { connect } = await import(file);
+const limits = { open: 0.3, silence: 0.3 }, got = [];
+const refused = async (what) => { try { await what(); } catch (error) { got.push(error.message); } };
+await refused(() => connect(urls[0], "", limits));
+let entries = 0;
+for (const url of urls.slice(1)) {
+  const model = await connect(url, "", limits);
+  await refused(async () => {
+    for await (const _ of model.generate({ prompt: [1], model: "m", lmtp: undefined })) entries++;
+  });
+  model.close();
+}
+console.log(JSON.stringify([...got, entries]));
+process.exit();
+"""

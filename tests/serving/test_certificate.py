@@ -81,9 +81,10 @@ def test_who_speaks_no_tls_is_told(secure: ServerProcess, served: str, lmtool: R
     """A client with TLS at a port without, and the other way round; the server goes on."""
     done = lmtool("info", "-e", served.replace("ws://", "wss://"))
     assert done.returncode == 3
-    assert "does not speak TLS\n  write ws:// or http://" in done.stderr
+    assert f"does not speak TLS\n  write {served.rstrip('/')} or http://" in done.stderr
     done = lmtool("info", "-e", secure.url.replace("wss://", "ws://"))
     assert done.returncode == 3
+    assert f"if it is a server with TLS:  -e {secure.url}" in done.stderr
     assert secure.process.poll() is None
 
 
