@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lmtool.backends.registry import VLLM
 from lmtool.backends.vllm.translation import option_value
 from lmtool.engine.cpu.library import find_kernels
+from lmtool.engine.model_folder import ADAPTER, refuse_adapter
 from lmtool.errors import ResourceError, UsageError
 from lmtool.serving.model_names import served
 
@@ -125,6 +126,7 @@ def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:
     given = dict(service.backend.options)
     python = given.pop("python")
     options |= {name: option_value(value) for name, value in given.items()}
+    refuse_adapter(model.source, Path(model.source) / ADAPTER)
     settings = {"model": model.source, "name": model.names[0], "options": options, "verbose": verbose}
     if (template := service.models.template()) is not None:
         settings["chat_template"] = template
