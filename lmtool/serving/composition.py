@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakSet
 
 from lmtool.backends.registry import DEFAULT, BackendConfig, find
+from lmtool.engine.random_model import is_random
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
 from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
@@ -98,7 +99,8 @@ class Loader:
             reading = pool.submit(tokenizer_reader(self.models, source, self.config.revision, self._converted))
             asked = self.models.tokenizer_source(source)[0] != source
             # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
-            absent = not Path(source).exists() and isinstance(reading.exception(), ModelNotFoundError)
+            missing = not Path(source).exists() and not is_random(source)
+            absent = missing and isinstance(reading.exception(), ModelNotFoundError)
             if absent or (asked and reading.exception() is not None):
                 reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
             defaults = partial(self.models.sampling_defaults, source, self.config.revision)
