@@ -309,6 +309,7 @@ async def serve(
     port: int = 0,
     unix: str | None = None,
     served_model_name: Sequence[str] = (),
+    generation_config: str = "auto",
     allow_model: Sequence[str] = (),
     api_key: str | None = None,
     api_keys: str | PathLike[str] | None = None,
@@ -340,7 +341,12 @@ async def serve(
 
     need_serve_packages()
     check_options(wire := ServerConfig(stall_limit=stall_limit))
-    models = ModelsConfig.of(model, served_model_name=tuple(served_model_name), allow_model=tuple(allow_model))
+    models = ModelsConfig.of(
+        model,
+        served_model_name=tuple(served_model_name),
+        allow_model=tuple(allow_model),
+        generation_config=generation_config,
+    )
     listen = ListenConfig(host, port, unix)
     keys = None if api_keys is None else str(api_keys)
     access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth, keys, tuple(trusted_proxy))

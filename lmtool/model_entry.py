@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 ModelPhase: TypeAlias = Literal["unloaded", "queued", "loading", "ready", "unloading", "failed"]
 """Where a served model stands; `failed`: its last load did."""
@@ -36,6 +36,8 @@ class ModelEntry:
     """Why its last load failed, where `phase` is `failed`."""
     architecture: str | None = None
     """The transformers class, such as `LlamaForCausalLM`; None until it was loaded once."""
+    sampling_defaults: Mapping[str, float] | None = None
+    """See `ModelInfo.sampling_defaults`; None until it was loaded once."""
 
 
 def merged(catalogues: Iterable[Iterable[ModelEntry]]) -> list[ModelEntry]:

@@ -235,7 +235,6 @@ class ScoreRequest:
     prompt: Prompt
     scored: tuple[int, ...] | str
     model: str | None = None
-    """Which served model; None means the only one."""
     top_logprobs: int | None = None
     """None sends no alternatives at all (LMTP's SCORE); otherwise as in `SamplingParams`."""
     text: bool = False
@@ -244,7 +243,7 @@ class ScoreRequest:
     """Most tokens of prompt and scored text together."""
     cache_salt: str = ""
     client: str = ""
-    """This, `cache_salt`, `deadline` and `text` as of a `GenerateRequest`."""
+    """This, `model`, `cache_salt`, `deadline` and `text` as of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +305,8 @@ class TokenOutput:
     usage: Usage | None = None
     """On the last event only, where the model counts."""
     error: str | None = None
-    """What went wrong and what to do next; ends the stream."""
     error_code: str | None = None
-    """The machine-readable kind of `error`: `LmtoolError.code`."""
+    """What went wrong and what to do next, which ends the stream; and its machine-readable kind, `LmtoolError.code`."""
     warnings: tuple[str, ...] = ()
     """On the last event: what of the request's constraint was not held, or more narrowly than it says."""
     stopped_by: str | int | None = None
@@ -320,11 +318,9 @@ class TokenOutput:
     seed: int | None = None
     """On the first event of a stream with `GenerateRequest.resumable`: its own seed, or the one that was drawn."""
     error_hints: tuple[str, ...] = field(default=(), compare=False)
-    """`LmtoolError.hints` of `error`, with which its sentence ends; as far as they are known."""
     retryable: bool | None = field(default=None, compare=False)
-    """`LmtoolError.retryable` of `error`; None: what its code says."""
     retry_after: int = field(default=0, compare=False)
-    """`LmtoolError.retry_after` of `error`, in seconds."""
+    """`LmtoolError`'s `hints` (where known), `retryable` (None: what its code says) and `retry_after` (seconds)."""
     attempts: str = ""
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
     seam: Seam | None = None
@@ -403,6 +399,10 @@ class ModelInfo:
     """Most alternatives that a token carries; None where it is not known."""
     fingerprint: str | None = None
     """A hash of all that decides a stream's ids and logprobs, see `lmtool.fingerprint`; None where it is not known."""
+    batch_invariant: bool | None = None
+    """Whether a stream's ids and logprobs are the same, bit for bit, in any batch; None where it is not known."""
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    """Its author's values of `SamplingParams`, for HTTP requests that leave them out: `lmtool.sampling_defaults`."""
     text_only: bool = False
     """Whether it takes conversations and gives text without ids, telling tool calls from text: a pool of providers."""
     key_limits: Mapping[str, int] = field(default_factory=dict)

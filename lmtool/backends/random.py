@@ -104,6 +104,7 @@ def load_random(
         bos_token_id=0,
         dtype="float32",
         device="cpu",
+        batch_invariant=True,
         versions={"torch": str(torch.__version__)},
     )
     contents = fingerprint({"random": (forward.vocab_size, forward.seed)})

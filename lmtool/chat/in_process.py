@@ -111,6 +111,7 @@ async def _unless_interrupted(entering: Coroutine[Any, Any, T], folder: str | No
     """Await a load, which cannot be stopped: Ctrl-C ends the process at once. folder: to be removed then."""
     from lmtool.serving.interrupts import watch
     from lmtool.serving.run import first
+    from lmtool.subprocesses.exit import exit_now
 
     loading = asyncio.create_task(entering)
     with watch() as interrupts:
@@ -118,5 +119,5 @@ async def _unless_interrupted(entering: Coroutine[Any, Any, T], folder: str | No
         if not loading.done():
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-            os._exit(interrupts.exit_status)
+            exit_now(interrupts.exit_status)
     return loading.result()

@@ -166,10 +166,14 @@ def _fact(label: str, text: str, columns: int | None) -> list[str]:
 
 
 def _facts(info: ModelInfo) -> list[tuple[str, str]]:
+    from lmtool.serving.events import batch_invariance, sampling_line
+
     versions = ", ".join(f"{library} {version}" for library, version in info.versions.items())
     return [
         ("runs on", ", ".join(part for part in (info.backend, info.architecture, versions) if part)),
         ("made by", info.constructor),
+        ("results", batch_invariance(info)),
+        ("sampling", sampling_line(info)),
         ("context", "" if info.context_length is None else f"{info.context_length} tokens"),
         ("vocabulary", _vocabulary(info)),
         ("tokenizer", _tokenizer(info)),

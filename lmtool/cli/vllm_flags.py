@@ -105,7 +105,6 @@ FIXED: Mapping[str, frozenset[str]] = {
     "--tokenizer-mode": frozenset({"auto", "hf"}),
     "--response-role": frozenset({"assistant"}),
     "--chat-template-content-format": frozenset({"auto", "string"}),
-    "--generation-config": frozenset({"auto", "vllm"}),
     "--config-format": frozenset({"auto", "hf"}),
     "--model-impl": frozenset({"auto"}),
     "--convert": frozenset({"auto", "none"}),

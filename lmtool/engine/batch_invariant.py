@@ -124,14 +124,16 @@ def packing_works(dtype: torch.dtype) -> bool:
     return all(is_row_invariant(product, product.in_features, dtype, PACKED_MIN_ROWS) for product in products)
 
 
-def warn_if_variant(dtype: torch.dtype) -> None:
-    """Log a warning where plain products of this dtype depend on the batch, so that streams may as well."""
-    if not all(is_row_invariant(_plain(out, size, dtype), size, dtype) for out, size in _PROBED_SHAPES):
+def warn_if_variant(dtype: torch.dtype) -> bool:
+    """Whether plain products of this dtype depend on the batch, so that streams may as well; that is logged."""
+    varies = not all(is_row_invariant(_plain(out, size, dtype), size, dtype) for out, size in _PROBED_SHAPES)
+    if varies:
         _logger.warning(
             "%s products on this processor depend on how many streams run: a stream's last digits, and with them a "
             "token, may differ from those it has alone; --dtype float32 avoids it",
             str(dtype).removeprefix("torch."),
         )
+    return varies
 
 
 def product_name(min_rows: int) -> str:
@@ -147,9 +149,7 @@ def prepare_linears(model: nn.Module, device: torch.device) -> int:
     layers = _linears(model)
     if device.type != "cpu":
         return 1
-    if not layers or not packing_pays([_shape(layer) for *_, layer in layers], dtype := _weight(layers[0][2]).dtype):
-        if layers:
-            warn_if_variant(dtype)
+    if not layers or not packing_pays([_shape(layer) for *_, layer in layers], _weight(layers[0][2]).dtype):
         return PLAIN_MIN_ROWS
     packed: dict[int, PackedLinear] = {}
     while layers:  # emptied on the way, so that no more than one layer is in memory twice
@@ -161,6 +161,19 @@ def prepare_linears(model: nn.Module, device: torch.device) -> int:
     for parameter in model.parameters():  # the others would keep the whole checkpoint file mapped
         parameter.data = parameter.data.clone()
     return PACKED_MIN_ROWS
+
+
+def has_uneven_layers(model: nn.Module, min_rows: int) -> bool:
+    """Whether a model has products beside those of its linear layers, whose number of rows nothing pads.
+
+    A mixture of experts gives each expert as many rows as the whole batch sends there. min_rows: of a forward pass.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    padded = (nn.Embedding,) if min_rows == PACKED_MIN_ROWS else (nn.Embedding, nn.Linear, Conv1D)
+    others = (module for module in model.modules() if not isinstance(module, padded))
+    experts = any("expert" in name for name, _ in model.named_modules())
+    return experts or any(weight.dim() > 1 for module in others for weight in module.parameters(recurse=False))
 
 
 def _linears(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear | Conv1D]]:

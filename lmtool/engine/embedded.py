@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmtool.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name, warn_if_variant
+from lmtool.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name
 from lmtool.engine.cache_size import allocate, cache_blocks
 from lmtool.engine.cpu.library import kernels
 from lmtool.engine.decoder_config import decoder_config, default_frequencies
@@ -97,8 +97,6 @@ def _torch_runner(
 ) -> tuple[ModelRunner, int]:
     """The same as `compiled_runner` by torch's operators."""
     packed = packing_works(dtype)
-    if not packed and device.type == "cpu":
-        warn_if_variant(dtype)
     forward = LlamaForward(decoder, weights, frequencies, context, packed=packed)
     shape = decoder.layer_shape
     blocks = cache_blocks(name, [shape] * len(forward.layers), context, dtype, device, config, fewest=1)

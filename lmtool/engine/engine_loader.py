@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from lmtool.engine.batch_invariant import PLAIN_MIN_ROWS, product_name, warn_if_variant
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import use_kernels
 from lmtool.engine.device_memory import forgetting_frames, release
@@ -88,7 +89,19 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     own = replace(config, speculation=config.speculation and lossless)
     known = loaded.contents
     found = None if known is None else engine_fingerprint(known, loaded.info, config, device)
-    return Engine(runner, limits, loaded.blocks, replace(loaded.info, fingerprint=found), own)
+    info = replace(loaded.info, fingerprint=found, batch_invariant=_is_batch_invariant(loaded, config, device))
+    return Engine(runner, limits, loaded.blocks, info, own)
+
+
+def _is_batch_invariant(loaded: RunnableModel, config: EngineConfig, device: torch.device) -> bool:
+    """See `ModelInfo.batch_invariant`."""
+    info = loaded.info
+    if device.type != "cpu":
+        return config.deterministic
+    plain = info.kernels == product_name(PLAIN_MIN_ROWS)
+    if plain and info.dtype is not None and warn_if_variant(getattr(torch, info.dtype)):
+        return False
+    return info.batch_invariant is not False
 
 
 def _load_any(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-CONFIG = "config.json"
+CONFIG, ADAPTER = "config.json", "adapter_config.json"
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "n_embd", "n_layer", "n_head")
@@ -25,8 +25,24 @@ _LENGTH_BYTES = 8
 _AGAIN = "download the model again, or copy it whole"
 
 
+def refuse_adapter(name: str, config: Path | None) -> None:
+    """Raise `ModelLoadError` for a LoRA adapter, beside a model's weights or without any. config: its configuration.
+
+    transformers applies it where `peft` is installed and ignores it where not; vLLM ignores it.
+    """
+    if config is None or (found := _read(config)) is None:
+        return
+    base, kind = found.get("base_model_name_or_path") or "another model", found.get("peft_type") or "LoRA"
+    raise ModelLoadError(
+        f"{name} holds an adapter ({kind}, of {base}) in {ADAPTER}, and adapters are not applied here",
+        "merge it, with peft:  PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload().save_pretrained(FOLDER)",
+        f"to serve the weights in the same folder without it, move {ADAPTER} away",
+    )
+
+
 def check_folder(folder: Path) -> None:
     """Raise `ModelLoadError` for files that are missing, cut off, or not what their names say."""
+    refuse_adapter(str(folder), folder / ADAPTER)
     config = _read(folder / CONFIG)
     if config is None:
         raise ModelLoadError(f"there is no {CONFIG} in {folder}", _listing(folder), "give the folder that holds it")

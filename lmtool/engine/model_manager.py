@@ -20,7 +20,7 @@ from lmtool.streams import DeferredHandle, refuse
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lmtool.engine.model_slot import ServedModel
     from lmtool.engine.model_transitions import Load
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 256
 """Most names that clients may make known, where that is allowed, beside the served ones."""
+
+
+def _none(_source: str) -> Mapping[str, float]:
+    """No sampling defaults."""
+    return {}
 
 
 class ModelManager:
@@ -54,6 +59,7 @@ class ModelManager:
         idle_seconds: float | None = None,
         retry_seconds: float = 10.0,
         max_waiting: int = 1024,
+        sampling_defaults: Callable[[str], Mapping[str, float]] = _none,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Serve these models, each loaded on its first request (or by `preload`).
@@ -61,11 +67,13 @@ class ModelManager:
         load: called in a thread with a model's source and a listener for its progress; blocks until the model is
         ready, raises `LmtoolError`. on_demand: returns the model of any other name that a client sends, at once;
         raises `UnknownModelError` for one that is not to be loaded. idle_seconds: unload a model that was unused so
-        long. max_waiting: most requests that wait for one model. clock: seconds.
+        long. max_waiting: most requests that wait for one model. sampling_defaults: those of a loaded model, by its
+        source. clock: seconds.
         """
         self._on_demand = on_demand
         self._idle_seconds = idle_seconds
         self._max_waiting = max_waiting
+        self._sampling_defaults = sampling_defaults
         self._clock = clock
         self._served = [ModelSlot(model) for model in served]
         self._slots = list(self._served)
@@ -142,7 +150,8 @@ class ModelManager:
             slot.references -= 1
             self._used(slot)
         constructor = info.constructor.replace(slot.served.source, slot.name)
-        return replace(info, model=slot.name, constructor=constructor)
+        defaults = slot.sampling_defaults or info.sampling_defaults
+        return replace(info, model=slot.name, constructor=constructor, sampling_defaults=defaults)
 
     async def load(self, name: str) -> None:
         """See `interfaces.ModelControl.load`."""
@@ -304,6 +313,8 @@ class ModelManager:
 
     def _settled(self, slot: ModelSlot) -> None:
         """Begin the requests that waited for a load, or fail them."""
+        if slot.model is not None:
+            slot.sampling_defaults = self._sampling_defaults(slot.served.source)
         for handle, request, sink in slot.take_waiting():
             if slot.failure is not None:
                 handle.fail(slot.failure)

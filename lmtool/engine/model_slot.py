@@ -12,7 +12,7 @@ from lmtool.model_entry import ModelEntry
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lmtool.errors import LmtoolError
     from lmtool.interfaces import LoadedModel, Sink, Unsubscribe
@@ -65,6 +65,7 @@ class ModelSlot:
     context_length: int | None = None
     """By its last description."""
     architecture: str | None = None
+    sampling_defaults: Mapping[str, float] | None = None
     sinks: dict[Sink, CountingSink] = field(default_factory=dict)
     """Those with running streams, by the sink that they wrap."""
     progress: LoadProgress = field(init=False)
@@ -102,6 +103,7 @@ class ModelSlot:
             self.served.pinned,
             None if failure is None else failure.sentence.replace(self.served.source, self.name),  # no paths
             self.architecture,
+            self.sampling_defaults,
         )
 
     def take_waiting(self) -> list[Waiting]:

@@ -15,6 +15,7 @@ from lmtool.engine import transformers_forward
 from lmtool.engine.batch_invariant import (
     PACKED_MIN_ROWS,
     PLAIN_MIN_ROWS,
+    has_uneven_layers,
     packing_pays,
     prepare_activations,
     prepare_linears,
@@ -109,7 +110,7 @@ def _fastest(
     if model := _packed(baseline):
         return model
     del baseline
-    return _load_baseline(name, config, device, report).checked
+    return _varying(_load_baseline(name, config, device, report).checked)
 
 
 _QUANTIZE_NEEDS = {
@@ -230,7 +231,13 @@ def _packed(baseline: _Baseline) -> CheckedModel | None:
     runner = baseline.checked.runner
     rows = prepare_linears(baseline.model, runner.device)
     prepare_activations(baseline.model, runner.device)
-    return _if_equal(baseline, _with_products(runner, rows), "runs with its own layers only")
+    model = _if_equal(baseline, _with_products(runner, rows), "runs with its own layers only")
+    return _varying(model) if model and has_uneven_layers(baseline.model, rows) else model
+
+
+def _varying(model: CheckedModel) -> CheckedModel:
+    """The model, described as one whose rows depend on the batch."""
+    return replace(model, info=replace(model.info, batch_invariant=False))
 
 
 def _compiled(baseline: _Baseline, config: EngineConfig) -> ModelRunner | None:

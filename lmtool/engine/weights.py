@@ -7,6 +7,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from lmtool.engine.hardware import choose_dtype, this_machine
-from lmtool.engine.model_folder import check_folder
+from lmtool.engine.model_folder import check_folder, refuse_adapter
 from lmtool.engine.random_model import is_random, random_model
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
 
@@ -68,6 +69,7 @@ def load_model(
     Raises `ModelLoadError` (not found, not a causal language model, damaged) or `OutOfMemoryError`.
     """
     from transformers import AutoConfig
+    from transformers.utils.peft_utils import find_adapter_config_file
 
     from lmtool.engine.load_progress import Progress
 
@@ -86,6 +88,9 @@ def load_model(
         }
         model_config = AutoConfig.from_pretrained(name, **settings)
         _check_causal(name, model_config, trusted=config.trust_remote_code)
+        if not is_folder(name) and (adapter := find_adapter_config_file(name, revision=config.revision)) is not None:
+            refuse_adapter(name, Path(adapter))
+        quantized = _quantization(model_config)
         stored = getattr(model_config.get_text_config(), "dtype", None)
         dtype = choose_dtype(config.dtype, stored, total, this_machine(device))
         settings |= {
@@ -96,8 +101,14 @@ def load_model(
             "ignore_mismatched_sizes": True,  # reported below, by name
             "tqdm_class": progress.bar(),
         }
-        model, report = _read(name, settings, device)
-        _check_complete(name, report["missing_keys"], report["mismatched_keys"])
+        try:
+            model, report = _read(name, settings, device)
+        except (ImportError, ValueError, RuntimeError, TypeError, AttributeError) as problem:
+            if quantized is None or isinstance(problem, torch.OutOfMemoryError):
+                raise
+            raise _quantized(name, quantized, _first_line(problem).partition(": ")[2]) from problem
+        unread = () if quantized else report["unexpected_keys"]
+        _check_complete(name, report["missing_keys"], report["mismatched_keys"], unread)
         nn.Module.to(model, device)
         model.train(mode=False)
         for parameter in model.parameters():
@@ -107,8 +118,12 @@ def load_model(
 
 def _read(name: str, settings: dict[str, Any], device: torch.device) -> tuple[PreTrainedModel, dict[str, Any]]:
     """What transformers reads, and its report; weights are on `device` already where that works."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, __version__
+    from transformers.quantizers import AutoHfQuantizer
 
+    quantization = getattr(settings["config"], "quantization_config", None)
+    if quantization and not AutoHfQuantizer.supports_quant_method(quantization):
+        raise ValueError(f"transformers {__version__} does not know this method")  # and would read them as they are
     loaded: Any = None
     if device.type != "cpu":
         try:
@@ -164,8 +179,38 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
         raise ModelLoadError(f"{name} is an encoder-decoder model ({config.model_type}); only decoders are served")
 
 
-def _check_complete(name: str, absent: Iterable[str], misshapen: Iterable[tuple[str, Any, Any]]) -> None:
-    """Transformers fills up what a checkpoint lacks with random numbers, and only logs it."""
+def _quantization(config: PreTrainedConfig) -> str | None:
+    """How a checkpoint's weights are quantized, such as `gptq, 4 bits`; None for one whose are not."""
+    settings = getattr(config, "quantization_config", None)
+    if not settings:
+        return None
+    known = settings if isinstance(settings, dict) else settings.to_dict()
+    bits = known.get("bits") or (4 if known.get("load_in_4bit") else 8 if known.get("load_in_8bit") else None)
+    parts = [known.get("quant_method") or "by a method that it does not name", known.get("format") or known.get("fmt")]
+    return ", ".join(str(part) for part in (*parts, known.get("quant_algo"), bits and f"{bits} bits") if part)
+
+
+def _quantized(name: str, how: str, reason: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"{name} holds quantized weights ({how}), which cannot be loaded here: {reason}",
+        "serve the model that they were made of; --quantize int8 or int4 (on a GPU fp8) packs it while it loads",
+        "or a GGUF file of it, whose blocks stay as they are",
+        "or this one through vLLM, on a GPU:  --backend vllm",
+    )
+
+
+_SCALED = re.compile(
+    r"\.(weight_scale(_inv|_2)?|weight_packed|qweight|qzeros|scales|SCB|absmax)$|_(blocks|scales)$|\.lora_[AB]\."
+)
+"""Names of tensors without which the weights beside them mean something else: scales, and adapters."""
+
+
+def _check_complete(
+    name: str, absent: Iterable[str], misshapen: Iterable[tuple[str, Any, Any]], unread: Iterable[str]
+) -> None:
+    """Transformers fills up what a checkpoint lacks with random numbers, ignores what it does not know, and logs it."""
+    if scales := sorted(key for key in unread if _SCALED.search(key)):
+        raise _quantized(name, "or an adapter", f"{scales[0]} has no place in the model that config.json describes")
     wrong = [f"{key} is {list(stored)}, expected {list(expected)}" for key, stored, expected in sorted(misshapen)]
     for fault, keys in (("has weights in other shapes than its config.json says", wrong), ("lacks", sorted(absent))):
         if keys:

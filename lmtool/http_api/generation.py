@@ -39,7 +39,7 @@ class Generation:
 
     def __init__(self, served: Served, call: Call, arrived: float | None = None) -> None:
         """arrived: when the request did, in the loop's time, from which its deadline counts; None: now."""
-        self.call = call
+        self.call = call = call.with_defaults(served.info.sampling_defaults)
         self._arrived = asyncio.get_running_loop().time() if arrived is None else arrived
         self.served = served
         self.answers = [self._answer(index) for index in range(len(call.prompts) * call.width)]

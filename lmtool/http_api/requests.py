@@ -109,6 +109,17 @@ class Call:
         """Answers that are generated for each prompt."""
         return self.best_of or self.n
 
+    def with_defaults(self, defaults: Mapping[str, float]) -> Call:
+        """The call with the model's values of parameters that the client has left out.
+
+        Its `max_tokens` is for routes that have no limit of their own, as for vLLM.
+        """
+        limited = self.sampling.max_tokens != MAX_TOKENS
+        added = {name: value for name, value in defaults.items() if name not in self.parameters}
+        if limited:
+            added.pop("max_tokens", None)
+        return replace(self, sampling=replace(self.sampling, **added)) if added else self  # type: ignore[arg-type] # names of numbers
+
     def check(self, limits: PromptLimits) -> None:
         """Raise `ContextOverflowError` for a prompt that cannot fit."""
         for prompt in self.prompts:

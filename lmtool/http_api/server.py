@@ -149,6 +149,7 @@ class OpenAIServer:
             "max_model_len": entry.context_length,
             "phase": entry.phase,
             "error": entry.error,
+            "sampling_defaults": entry.sampling_defaults,
             "size_bytes": entry.size_bytes,
             "idle_seconds": entry.idle_seconds,
         }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
+from lmtool import sampling_defaults
 from lmtool.lmtp.messages import EXTENSIONS, PROTOCOL_VERSION
 from lmtool.model_entry import ModelEntry, ModelPhase
 from lmtool.reasoning import ReasoningFormat
@@ -46,6 +47,10 @@ def to_wire(
     members["chat_template"] = info.chat_template
     if info.text_only:
         members["text_only"] = True
+    if info.batch_invariant is not None:
+        members["batch_invariant"] = info.batch_invariant
+    if info.sampling_defaults:
+        members["sampling_defaults"] = dict(info.sampling_defaults)
     if info.tool_calls is not None:
         members["tool_calls"] = info.tool_calls
     members["versions"] = dict(info.versions)
@@ -75,6 +80,8 @@ def from_wire(members: Mapping[str, object] | str, model: str | None) -> ModelIn
         chat_template=members.get("chat_template") is True,
         fingerprint=_fingerprint(members.get("fingerprint")),
         text_only=members.get("text_only") is True,
+        batch_invariant=value if isinstance(value := members.get("batch_invariant"), bool) else None,
+        sampling_defaults=sampling_defaults.known(members.get("sampling_defaults")),
         tool_calls=_tool_calls(members.get("tool_calls")),
         reasoning=_reasoning(members.get("reasoning")),
         versions=_versions(members),
@@ -93,6 +100,8 @@ def entry_to_wire(entry: ModelEntry) -> dict[str, object]:
         value = getattr(entry, name)
         if value is not None:
             members[name] = value
+    if entry.sampling_defaults:
+        members["sampling_defaults"] = dict(entry.sampling_defaults)
     if entry.pinned:
         members["pinned"] = True
     return members
@@ -111,6 +120,7 @@ def entry_from_wire(members: Mapping[str, object]) -> ModelEntry:
         members.get("pinned") is True,
         _text(members, "error"),
         _text(members, "architecture"),
+        sampling_defaults.known(members.get("sampling_defaults")) or None,
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakSet
 
 from lmtool.backends.registry import DEFAULT, BackendConfig, find
+from lmtool.engine.random_model import is_random
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
 from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
@@ -25,7 +26,7 @@ from lmtool.serving.tokenizer_source import tokenizer_reader
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import tokenizers
 
@@ -81,6 +82,8 @@ class Loader:
     models: ModelsConfig = field(default_factory=ModelsConfig)
     """Where the main model's tokenizer and chat template come from."""
     on_lost: Callable[[Exception], None] | None = None  # called in any thread with why a model is lost
+    sampling_defaults: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    """By source, of the models that were loaded."""
 
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
@@ -96,14 +99,18 @@ class Loader:
             reading = pool.submit(tokenizer_reader(self.models, source, self.config.revision, self._converted))
             asked = self.models.tokenizer_source(source)[0] != source
             # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
-            absent = not Path(source).exists() and isinstance(reading.exception(), ModelNotFoundError)
+            missing = not Path(source).exists() and not is_random(source)
+            absent = missing and isinstance(reading.exception(), ModelNotFoundError)
             if absent or (asked and reading.exception() is not None):
                 reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
+            defaults = partial(self.models.sampling_defaults, source, self.config.revision)
+            defaults()  # a fault is found before anything is loaded
             report = partial(_report_loading, on_progress)
             engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
             if isinstance(engine, Counted):
                 self.engines.add(engine)
             hear_of_loss(engine, self.on_lost)
+            self.sampling_defaults[source] = defaults()  # again: a hub model's file is in the cache from now on
             tokenizer = _tokenizer_or_none(source, reading.result)
         if tokenizer is None:
             return engine
@@ -194,6 +201,7 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
         on_demand=on_demand,
         budget=ModelBudget(config.models.max_loaded, config.models.memory_bytes),
         idle_seconds=config.models.idle_unload,
+        sampling_defaults=loader.sampling_defaults.__getitem__,
     )
 
 

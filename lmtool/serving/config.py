@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmtool import sampling_defaults
 from lmtool.access.names import is_loopback
 from lmtool.access.policy import AccessPolicy
 from lmtool.backends.registry import BackendConfig
@@ -20,7 +21,7 @@ from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases,
 from lmtool.tiny.path import source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from lmtool.engine.model_slot import ServedModel
     from lmtool.gateway.config import GatewayConfig
@@ -80,6 +81,13 @@ class ModelsConfig:
         metavar="NAME",
         shown_default="as its template",
     )
+    generation_config: str = option(
+        "auto",
+        "Sampling defaults over HTTP: auto (the model's generation_config.json), none, or a file for the main model.",
+        MODELS,
+        metavar="FILE",
+    )
+    """`none` may also be spelt `vllm`, and FILE be a folder that has a generation_config.json."""
     extra_models: tuple[str, ...] = ()
     """Further folders and hub names, loaded at the start as well, as far as there is room."""
 
@@ -106,6 +114,8 @@ class ModelsConfig:
         if local and not Path(self.tokenizer or "").expanduser().is_dir():
             raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
         self.template()
+        if self.generation_config not in {sampling_defaults.AUTO, *sampling_defaults.NONE}:
+            sampling_defaults.read("", self.generation_config)
         parse_bytes(self.memory or "1", "--memory")
         self._check_several()
         self._check_pins()
@@ -162,6 +172,11 @@ class ModelsConfig:
     def reasoning_parser_of(self, source: str) -> str | None:
         """`reasoning_parser`, where it is of the model at `source`."""
         return self.reasoning_parser if self._is_main(source) else None
+
+    def sampling_defaults(self, source: str, revision: str | None) -> Mapping[str, float]:
+        """Parameters for HTTP requests to the model at `source` that leave them out. Raises `FileError`."""
+        own = self.generation_config in sampling_defaults.NONE or self._is_main(source)
+        return sampling_defaults.read(source, self.generation_config if own else sampling_defaults.AUTO, revision)
 
     def _is_main(self, source: str) -> bool:
         return self.model != AUTO and source == served(self.model).source

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from lmtool.logprobs.numbers import duration
+from lmtool.sampling_defaults import described
 from lmtool.telemetry.request_log import without_content
 
 if TYPE_CHECKING:
@@ -182,10 +183,26 @@ def _reloaded(event: Reloaded) -> str:
 def _model_lines(info: ModelInfo | None, columns: int) -> list[str]:
     if info is None:
         return []
-    whole = f"  model    {model_line(info)}"
-    if len(whole) <= columns or not info.kernels:
-        return [whole]
-    return [f"  model    {model_line(replace(info, kernels=None))}", f"  kernels  {info.kernels}"]
+    invariant = batch_invariance(info)
+    whole = "  model    " + " · ".join(part for part in (model_line(info), invariant) if part)
+    lines = [whole]
+    if len(whole) > columns and (below := " · ".join(part for part in (info.kernels, invariant) if part)):
+        lines = [f"  model    {model_line(replace(info, kernels=None))}", f"  kernels  {below}"]
+    if info.sampling_defaults:
+        lines.append(f"  sampling {sampling_line(info)}")
+    return lines
+
+
+def batch_invariance(info: ModelInfo) -> str:
+    """Whether a stream's numbers depend on what else runs; empty where that is not known."""
+    return "" if info.batch_invariant is None else f"batch invariant: {'yes' if info.batch_invariant else 'no'}"
+
+
+def sampling_line(info: ModelInfo) -> str:
+    """`temperature 0.6, top_k 20, where an HTTP request leaves them out`; empty for a model without defaults."""
+    if not info.sampling_defaults:
+        return ""
+    return f"{described(info.sampling_defaults)}, where an HTTP request leaves them out"
 
 
 def model_line(info: ModelInfo) -> str:

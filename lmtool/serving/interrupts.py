@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from typing import TYPE_CHECKING
+
+from lmtool.subprocesses.exit import exit_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ class Interrupts:
     def received(self, number: int) -> None:
         """Count one signal; the third ends the process on the spot."""
         if self.second.is_set():
-            os._exit(EXIT_STATUS + number)
+            exit_now(EXIT_STATUS + number)
         if self.first.is_set():
             self.second.set()
         else:

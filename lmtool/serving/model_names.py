@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lmtool.engine.random_model import PREFIX, SHAPES, is_random
 from lmtool.errors import ModelLoadError, UsageError
 from lmtool.serving.hub_cache import cached_snapshot, weight_files
 from lmtool.tiny.path import EMBEDDED_NAME, source_of
@@ -27,7 +28,7 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
     """The source of a model as typed on the command line, and the names that clients may use.
 
     A folder shows its last part: its path is nobody's business, but may be asked for. Raises `ModelLoadError` for what
-    is neither a folder nor a possible name.
+    is neither a folder nor a possible name, `UsageError` for an unknown random model.
     """
     if model in {None, EMBEDDED_NAME}:
         return _named(source_of(model), aliases, EMBEDDED_NAME)
@@ -38,6 +39,10 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
         return _named(str(folder), aliases, path.name, model, str(path))
     if folder.suffix == GGUF and folder.is_file():
         return _named(str(folder), aliases, folder.stem, model)
+    if model.startswith(PREFIX):
+        if not is_random(model):
+            raise UsageError(f"there is no {model!r}", f"known: {', '.join(PREFIX + name for name in SHAPES)}")
+        return _named(model, aliases, model)
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or folder.exists() or not model:
         raise ModelLoadError(
             f"there is no model folder {model!r}",

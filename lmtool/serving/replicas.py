@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lmtool.backends.registry import VLLM
 from lmtool.backends.vllm.translation import option_value
 from lmtool.engine.cpu.library import find_kernels
+from lmtool.engine.model_folder import ADAPTER, refuse_adapter
 from lmtool.errors import ResourceError, UsageError
 from lmtool.serving.model_names import served
 
@@ -125,9 +126,12 @@ def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:
     given = dict(service.backend.options)
     python = given.pop("python")
     options |= {name: option_value(value) for name, value in given.items()}
+    refuse_adapter(model.source, Path(model.source) / ADAPTER)
     settings = {"model": model.source, "name": model.names[0], "options": options, "verbose": verbose}
     if (template := service.models.template()) is not None:
         settings["chat_template"] = template
+    if service.models.generation_config != "auto":
+        settings["generation_config"] = service.models.generation_config
     if service.models.reasoning_parser is not None:
         settings["reasoning_parser"] = service.models.reasoning_parser
     return [python, str(VLLM_PROGRAM), json.dumps(settings)]

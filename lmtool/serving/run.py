@@ -36,6 +36,7 @@ from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
 from lmtool.serving.unix_listener import listen_beside
+from lmtool.subprocesses.exit import exit_now
 from lmtool.subprocesses.resources import share_heaps
 from lmtool.unix_sockets import PREFIX
 
@@ -239,7 +240,7 @@ class _Run:
         self.ready_file.remove()
         for close in self.leaving:
             close()
-        os._exit(status)
+        exit_now(status)
 
     def _log(self, entry: RequestLog) -> None:
         asks = entry.command in {"MODEL_INFO", "BUFFER"} or (entry.command == "MODELS" and entry.model is None)

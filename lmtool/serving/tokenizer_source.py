@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lmtool.engine.random_model import is_random
+from lmtool.errors import FileError
 from lmtool.serving.model_names import GGUF
 
 if TYPE_CHECKING:
@@ -37,8 +39,14 @@ def tokenizer_reader(
         if not Path(source).with_name("tokenizer.json").is_file():
             return partial(_within, source, template, parser)
         where = str(Path(source).parent)
+    if is_random(where):
+        return _no_tokenizer
     wanted = revision if own else None
     return partial(load_tokenizer, where, convert, revision=wanted, chat_template=template, reasoning_parser=parser)
+
+
+def _no_tokenizer() -> TextTokenizer:
+    raise FileError("a random model has no tokenizer", "take another model's:  --tokenizer MODEL")
 
 
 def _within(source: str, template: str | None, parser: str | None) -> TextTokenizer:

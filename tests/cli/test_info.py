@@ -42,6 +42,8 @@ def test_a_server_is_described(lmtool: Run, server: ServerProcess) -> None:
     facts = {line[2:12].strip(): line[13:] for line in lines[1:]}
     assert facts["at"].startswith(f"{server.url}   round trip ")
     assert facts["at"].endswith(" ms")
+    assert facts["results"] == "batch invariant: yes"
+    assert facts["sampling"] == "temperature 0, where an HTTP request leaves them out"  # its file: do_sample false
     assert facts["context"] == "512 tokens"
     assert facts["vocabulary"] == "512 tokens, ends with 1, 2"
     assert facts["tokenizer"].startswith("stories260K, without a chat template, sha256 ")

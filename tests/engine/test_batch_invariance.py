@@ -155,3 +155,10 @@ async def test_branches_at_once(engine_of, run, random_ids):
     together = await run(engine, *branches)
     assert [bits(together[i]) for i in range(8)] == [bits(one) for one in alone]
     assert [together[i][-1].usage.cached_tokens for i in range(8)] == [0] + [128] * 7
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_it_is_said(engine_of, compiled):
+    """The description says whether it holds: for all but mixtures of experts, whose experts get rows of any stream."""
+    for architecture, invariant in (("llama", True), ("gpt2", True), ("gemma", True), ("mixtral", False)):
+        assert engine_of(architecture, compiled=compiled).info_now.batch_invariant is invariant, architecture

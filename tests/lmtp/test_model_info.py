@@ -26,6 +26,8 @@ FULL = ModelInfo(
     kernels="C kernels (AVX512)",
     max_top_logprobs=256,
     fingerprint="0123456789abcdef" * 4,
+    batch_invariant=False,
+    sampling_defaults={"temperature": 0.6, "top_k": 20},
 )
 
 
@@ -45,6 +47,12 @@ def test_fingerprint_is_an_extension():
     assert "fingerprint" not in model_info.to_wire(FULL)
     for told in ("0" * 63, "A" * 64, 5, None):
         assert model_info.from_wire({"fingerprint": told}, None).fingerprint is None
+
+
+def test_what_makes_no_sense_is_not_believed():
+    """A `batch_invariant` that is no boolean and defaults that no engine could use are left out (INF-3)."""
+    found = model_info.from_wire({"batch_invariant": 1, "sampling_defaults": {"top_p": 2, "top_k": 3, "x": 1}}, None)
+    assert (found.batch_invariant, found.sampling_defaults) == (None, {"top_k": 3})
 
 
 def test_old_names_are_kept():

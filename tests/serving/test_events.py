@@ -155,3 +155,15 @@ def test_numbers_of_connections_say_whose_they_are() -> None:
     assert request_line(session.request).startswith('evergreen#1/"out" GENERATE')
     assert json.loads(as_json(session, "now"))["protocol"] == "evergreen"
     assert "protocol" not in json.loads(as_json(DONE, "now"))
+
+
+def test_the_start_says_what_holds_for_the_model() -> None:
+    """Whether streams depend on each other, and the sampling defaults; below the model where its line is too long."""
+    told = replace(GPT2, kernels="torch", batch_invariant=False, sampling_defaults={"temperature": 0.6, "top_k": 20})
+    sampling = "  sampling temperature 0.6, top_k 20, where an HTTP request leaves them out"
+    model = "  model    gpt2 · 124 M · bfloat16 · cpu"
+    assert as_lines(Ready(told, 1.0), "", 80)[:-1] == [f"{model} · torch · batch invariant: no", sampling]
+    assert as_lines(Ready(told, 1.0), "", 60)[:-1] == [model, "  kernels  torch · batch invariant: no", sampling]
+    sure = replace(told, kernels=None, batch_invariant=True, sampling_defaults={})
+    assert as_lines(Ready(sure, 1.0), "", 80)[:-1] == [f"{model} · batch invariant: yes"]
+    assert json.loads(as_json(Ready(told, 1.0), ""))["model"]["batch_invariant"] is False

@@ -18,6 +18,7 @@ from lmtool.backends.vllm.shared_directory import EngineLog, SharedDirectory
 from lmtool.backends.vllm.watchdog import LivenessSocket
 from lmtool.engine.request_checks import MAX_LOGPROBS
 from lmtool.errors import LmtoolError
+from lmtool.sampling_defaults import AUTO, FILE, read
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams
 
@@ -178,12 +179,14 @@ def describe(config: Any, settings: dict[str, Any]) -> ModelInfo:
         bos_token_id=bos if isinstance(bos, int) else None,
         architecture=architectures[0],
         dtype=str(config.dtype).removeprefix("torch."),
+        batch_invariant=os.environ.get("VLLM_BATCH_INVARIANT") == "1",
+        sampling_defaults=read(settings["model"], settings.get("generation_config", AUTO), config.revision),
         versions={"vllm": vllm.__version__},
     )
 
 
 def _generation_config(folder: Path) -> dict[str, Any]:
-    file = folder / "generation_config.json"
+    file = folder / FILE
     if not file.is_file():
         return {}
     config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

@@ -58,6 +58,7 @@ async def engine(
     from lmtool.bench.contestants import contestants, need_own_packages
     from lmtool.bench.engine_report import EngineBench, as_outcome, engine_card
     from lmtool.bench.engine_run import run
+    from lmtool.serving.model_names import served
 
     out = common.output()
     need_own_packages()
@@ -67,7 +68,7 @@ async def engine(
     for sentence in missing:
         out.note(sentence)
     bench = EngineBench(
-        model=_source(model),
+        model=served(model).source,
         contestants=tuple(participants),
         batch=parse_numbers(batch, "--batch"),
         prompt_len=prompt_len,
@@ -118,21 +119,6 @@ def _cancel_on_sigterm() -> Iterator[None]:
         raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def _source(model: str | None) -> str:
-    """The model to load. Raises `UsageError` for an unknown random model, `ModelLoadError` for no model at all."""
-    from lmtool.engine.random_model import PREFIX, SHAPES
-    from lmtool.errors import UsageError
-
-    if model is None or not model.startswith(PREFIX):
-        from lmtool.serving.model_names import served
-
-        return served(model).source
-    if model.removeprefix(PREFIX) not in SHAPES:
-        known = ", ".join(PREFIX + name for name in SHAPES)
-        raise UsageError(f"there is no {model!r}", f"known: {known}")
-    return model
 
 
 def _processors(text: str | None) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -10,17 +11,23 @@ import itertools
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ResourceError
+from lmtool.subprocesses.exit import cleaned_at_exit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
 SOURCES = tuple(
@@ -33,6 +40,13 @@ COMPILE_SECONDS = 120
 
 ADVICE = ("install gcc or clang, or name a C compiler with CC",)
 """Hints of the error where there are no kernels."""
+
+_WORK = "compiling-"
+"""Beginning of the names of folders with unfinished files."""
+_compilers: set[subprocess.Popen[str]] = set()
+"""Those that run."""
+_starting = threading.Lock()
+"""Held to start a compiler."""
 
 _NATIVE = ("-march=native", "-mcpu=native")
 """Flags for all instructions of this processor: gcc and clang on x86, clang on ARM."""
@@ -216,6 +230,8 @@ def address(tensor: Tensor | None) -> int | None:
 def compile_kernels(folder: Path | None = None) -> Path:
     """The library for this processor, compiled now or earlier. Raises `ResourceError` with the reason if it cannot be.
 
+    One process compiles at a time; the others wait for it, and use what it has made.
+
     folder: where libraries are cached; None: below the user's cache folder. Needs a C compiler: the one that the
     environment variable CC names, else cc, gcc or clang.
     """
@@ -226,7 +242,9 @@ def compile_kernels(folder: Path | None = None) -> Path:
         folder = folder or cache_folder()
         library = folder / f"kernels-{_key(compiler)}.so"
         if not library.exists():
-            _compile(compiler, library)
+            with _only_process(folder):
+                if not library.exists():
+                    _compile(compiler, library)
     except (OSError, RuntimeError, subprocess.SubprocessError) as problem:  # RuntimeError: no home folder
         raise ResourceError(f"C kernels cannot be compiled here: {problem}", *ADVICE) from None
     return library
@@ -264,9 +282,31 @@ def _key(compiler: str) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 
+@contextlib.contextmanager
+def _only_process(folder: Path) -> Iterator[None]:
+    """Wait for other processes that compile there, and remove what those that were killed have left.
+
+    The system drops the lock of a process that ends, however it does.
+    """
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: each process compiles for itself
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            for left in folder.glob(f"{_WORK}*"):
+                shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _compile(compiler: str, library: Path) -> None:
     """Write the library, whole or not at all. Raises `subprocess.SubprocessError` or OSError."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as work:
+    with (
+        tempfile.TemporaryDirectory(prefix=_WORK, dir=library.parent) as work,
+        cleaned_at_exit(partial(_abandon, work)),
+    ):
         output, problem = Path(work) / library.name, ""
         for threading, native in itertools.product(_threading(), _NATIVE):
             problem = _compile_sources([compiler, "-O2", "-std=gnu11", native, "-fPIC", *threading], output)
@@ -281,7 +321,7 @@ def _compile_sources(command: list[str], output: Path) -> str:
     """Compile each source beside the others, and link them; what the compiler said if it failed, else nothing."""
     objects = [str(output.with_name(f"{source.stem}.o")) for source in SOURCES]
     commands = [[*command, "-c", str(source), "-o", made] for source, made in zip(SOURCES, objects, strict=True)]
-    with ThreadPoolExecutor(len(commands), thread_name_prefix="lmtool-compile") as pool:
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="lmtool-compile") as pool:
         done = list(pool.map(_run, commands))
     if all(process.returncode == 0 for process in done):
         done = [_run([*command, "-shared", *objects, "-o", str(output), "-lm"])]
@@ -289,6 +329,31 @@ def _compile_sources(command: list[str], output: Path) -> str:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603  # the arguments are ours, the compiler the user's
-        command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
-    )
+    """Run a compiler in a process group of its own, which `_abandon` can end."""
+    with _starting:
+        process = subprocess.Popen(  # noqa: S603  # the arguments are ours, the compiler the user's
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        _compilers.add(process)
+    try:
+        _, message = process.communicate(timeout=COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        raise
+    finally:
+        _compilers.discard(process)
+    return subprocess.CompletedProcess(command, process.returncode, "", message)
+
+
+def _abandon(work: str) -> None:
+    """End the running compilers, start no others, and remove what they have written; the process exits then."""
+    _starting.acquire()  # for good
+    for process in _compilers.copy():
+        _end(process)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

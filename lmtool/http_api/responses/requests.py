@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.prompt_limits import PromptLimits
-    from lmtool.types import Constraint, Prompt, SamplingParams
+    from lmtool.types import Constraint, Prompt
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -199,7 +199,7 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
         turns,
         json.dumps(items),
         request.store is not False and request.prompt_token_ids is None,
-        _repeated(request, body, sampling, logprobs),
+        _repeated(request, body, logprobs),
         request.previous_response_id,
         tuple(item.id or "" for item in request.input or () if isinstance(item, ItemReference)),
     )
@@ -240,9 +240,7 @@ def _usual_type(item: Mapping[str, Any]) -> str:
     return "item_reference" if item.keys() - {"type"} == {"id"} else "message"
 
 
-def _repeated(
-    request: ResponsesRequest, body: Mapping[str, Any], sampling: SamplingParams, logprobs: int | None
-) -> dict[str, Any]:
+def _repeated(request: ResponsesRequest, body: Mapping[str, Any], logprobs: int | None) -> dict[str, Any]:
     """Fields of a request that its answer repeats."""
     return {
         "instructions": request.instructions,
@@ -255,12 +253,10 @@ def _repeated(
             "summary": request.summary,
         },
         "store": request.store is not False,
-        "temperature": sampling.temperature,
         "text": {"format": (body.get("text") or {}).get("format") or {"type": "text"}},
         "tool_choice": request.tool_choice or "auto",
         "tools": body.get("tools") or [],
         "top_logprobs": logprobs or 0,
-        "top_p": sampling.top_p,
         "user": request.user,
     }
 

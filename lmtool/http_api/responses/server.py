@@ -66,7 +66,9 @@ class ResponsesRoutes:
 
     async def _events(self, generation: Generation, ask: ResponsesCall) -> AsyncGenerator[list[Event], None]:
         served = generation.served
-        response = Reply(generation.answers[0], served.info.model, ask.repeated, served.tokenizer)
+        sampling = generation.call.sampling
+        repeated = {**ask.repeated, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        response = Reply(generation.answers[0], served.info.model, repeated, served.tokenizer)
         response.tokens_as_ids = ask.call.tokens_as_ids
         if generation.prompt_ids is not None:
             [response.prompt_ids] = generation.prompt_ids

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +16,7 @@ from torch.nn.functional import layer_norm, rms_norm
 
 from lmtool.engine.cpu import library
 from lmtool.engine.cpu.library import (
+    SOURCES,
     CLayer,
     CModel,
     CProduct,
@@ -155,3 +161,95 @@ def test_a_folder_of_everybody(tmp_path, monkeypatch):
         cache_folder()
     with pytest.raises(ResourceError, match="written by others"):
         compile_kernels()
+
+
+COMPILE = """
+import sys
+from pathlib import Path
+from lmtool.engine.cpu.library import compile_kernels
+folder = Path(sys.argv[1])
+(folder.parent / f"started-{sys.argv[2]}").touch()
+print(compile_kernels(folder))
+"""
+
+
+def scripted_compiler(path, line):
+    """A compiler that notes each call, does what the line says, and writes what it was asked for."""
+    writes = 'for last; do [ "$was" = -o ] && touch "$last"; was=$last; done'
+    script = f"#!/bin/sh\necho $$ >> {path.parent}/calls\n{line}\n{writes}\n"
+    path.write_text(script, encoding="ascii")
+    path.chmod(0o755)
+    return path
+
+
+def calls_of(path):
+    """The processes of a scripted compiler, those of all calls."""
+    calls = path.parent / "calls"
+    return [int(line) for line in calls.read_text(encoding="ascii").split()] if calls.exists() else []
+
+
+def compiling(folder, number=0):
+    """A process that compiles there."""
+    command = [sys.executable, "-c", COMPILE, str(folder), str(number)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def until(condition):
+    """Wait for it, for a minute at most."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a script stands for the compiler")
+class TestSeveralProcesses:
+    """Processes that need the kernels at the same time, and some that are ended meanwhile."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        """An empty cache."""
+        found = tmp_path / "cache"
+        found.mkdir()
+        return found
+
+    def test_one_compiles(self, folder, tmp_path, monkeypatch):
+        """Four that start together call the compiler as often as one; the others take what it has made."""
+        wait = f"while [ $(ls {tmp_path} | grep -c started) -lt 4 ]; do sleep 0.01; done"
+        compiler = scripted_compiler(tmp_path / "cc", wait)
+        monkeypatch.setenv("CC", str(compiler))
+        processes = [compiling(folder, number) for number in range(4)]
+        made = {process.communicate(timeout=60)[0].strip() for process in processes}
+        [library] = made
+        assert list(folder.iterdir()) == [Path(library)]
+        assert len(calls_of(compiler)) == len(SOURCES) + 1
+
+    def test_a_killed_one_blocks_nobody(self, folder, tmp_path, monkeypatch):
+        """Its lock goes with it, and the next one removes what it has left."""
+        hanging = scripted_compiler(tmp_path / "cc", "sleep 600")
+        monkeypatch.setenv("CC", str(hanging))
+        killed = compiling(folder)
+        until(lambda: calls_of(hanging))
+        killed.kill()
+        killed.communicate(timeout=60)
+        assert list(folder.iterdir())
+        for process in calls_of(hanging):
+            os.killpg(process, signal.SIGKILL)
+        monkeypatch.setenv("CC", str(scripted_compiler(tmp_path / "cc2", "")))
+        library = compile_kernels(folder)
+        assert list(folder.iterdir()) == [library]
+
+    @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_an_interrupted_server_leaves_nothing(self, tmp_path, number, status):
+        """Ctrl-C while the kernels of a server compile: no file, and no compiler that runs on."""
+        compiler = scripted_compiler(tmp_path / "cc", "sleep 600")
+        environment = {**os.environ, "CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        command = [sys.executable, "-m", "lmtool", "serve", "--port", "0"]
+        server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until(lambda: calls_of(compiler))
+        server.send_signal(number)
+        assert server.wait(60) == status
+        assert list((tmp_path / "cache/lmtool").iterdir()) == []
+        for process in calls_of(compiler):
+            with pytest.raises(ProcessLookupError):
+                os.kill(process, 0)
