@@ -18,7 +18,7 @@ OTHER_ID: list[Event] = [generate(0, 5), tokens(1, token(7, 5) | {"finish_reason
 
 def compared(expected: list[Event], actual: list[Event]) -> list[Comparison]:
     """Comparisons at the level of ids."""
-    return compare(exchanges(expected), exchanges(actual), "ids", Tolerance())
+    return list(compare(exchanges(expected), exchanges(actual), "ids", Tolerance()))
 
 
 def failures(expected: list[Event], actual: list[Event]) -> list[str]:
