@@ -31,7 +31,7 @@ class ComparisonDocument(Document):
     def __init__(self, a: Side, b: Side, glyphs: Glyphs) -> None:
         self._sides = (a, b)
         self._glyphs = glyphs
-        self._texts = (TextDocument(a.view, glyphs, cursor=False), TextDocument(b.view, glyphs, cursor=False))
+        self._texts = (TextDocument(a.view, glyphs, alone=False), TextDocument(b.view, glyphs, alone=False))
         self.result: Comparison = compare(a, b)
         self._verdict = self._phrases()
         """What they have in common: paragraphs of phrases."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 RULE, WALL = "─", "│"
 """Before a turn's role; between a prompt, a thought and its answer."""
+FILTERED = "·"
+"""For each column of a token that the filter does not let through: what is left stays in its place."""
 PROMPT, SEPARATOR = -1, -2
 """Positions of parts that are no tokens."""
 LAYOUTS = 64
@@ -183,10 +185,13 @@ class Layout:
 class TextDocument(ViewDocument):
     """The stream under the cursor: prompt, then tokens; the cursor's token stands between signs and needs no colour."""
 
-    def __init__(self, view: View, glyphs: Glyphs, *, cursor: bool = True, whole: bool = True) -> None:
-        """cursor: whether its token is shown as such. whole: False lays out what is around the cursor, or the end."""
+    def __init__(self, view: View, glyphs: Glyphs, *, alone: bool = True, whole: bool = True) -> None:
+        """Show the view's streams.
+
+        alone: False leaves out the cursor and the filter. whole: False lays out what is around the cursor, or the end.
+        """
         super().__init__(view, glyphs)
-        self._cursor = cursor
+        self._alone = alone
         self._whole = whole
         self._layouts: dict[int, Layout] = {}
 
@@ -284,13 +289,17 @@ class TextDocument(ViewDocument):
             ending = self._ending(stream, columns) if count >= layout.count else []
             return ending[y - len(layout.lines)] if y - len(layout.lines) < len(ending) else []
         view, glyphs = self._view, self._glyphs
-        here = view.token if self._cursor and view.stream == stream.index else None
+        here = view.token if self._alone and view.stream == stream.index else None
         line: Line = []
         for position, text in layout.lines[y]:
             if position < 0:
                 line.append(Run(text, "dim" if position == PROMPT else "rule"))
             elif position < count:
                 row = stream.rows[position]
-                shown = f"{glyphs.open}{text}{glyphs.close}" if row == here else text
-                line.append(Run(shown, f"{view.style(row)} {'here' if row == here else ''}", row))
+                if row == here:
+                    line.append(Run(f"{glyphs.open}{text}{glyphs.close}", f"{view.style(row)} here", row))
+                elif self._alone and not view.passes(row):
+                    line.append(Run(FILTERED * width(text), "dim", row))
+                else:
+                    line.append(Run(text, view.style(row), row))
         return line
