@@ -200,7 +200,7 @@ def hold_together(events: Sequence[Event], path: Path) -> Tokens:
     """Every reader of a trace, held to the same answer."""
     truth = in_outputs(events)
     live, file = EventStore(), TraceFile(path)
-    sieves = {expression: TokenFilter(parse(expression), None, Measures(live.state, live)) for expression in FILTERS}
+    sieves = {expression: TokenFilter(parse(expression), Measures(live.state, live)) for expression in FILTERS}
     for part in (events[: len(events) // 2], events[len(events) // 2 :]):
         live.feed(part)
         for sieve in sieves.values():

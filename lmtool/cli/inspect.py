@@ -262,8 +262,11 @@ def _only_with_proxy(common: ClientCommon, proxy: str | None) -> None:
 def _one_trace(files: list[Path], option: str) -> Path:
     from lmtool.errors import UsageError
 
+    most = 1 if option == "--export" else 2
     if not files:
         raise UsageError(f"{option} needs a trace", f"lmtool inspect NAME.lmtp.jsonl {option} ...")
+    if len(files) > most:
+        raise UsageError(f"{option} takes {most} of the {len(files)} traces that were given", "leave the others out")
     return files[0]
 
 

@@ -11,7 +11,7 @@ from lmtool.errors import UsageError
 from lmtool.trace.exchanges import Part, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lmtool.trace.exchanges import Exchange
 
@@ -40,7 +40,7 @@ class Chaos:
     troubles: tuple[Trouble, ...]
     seed: int = 0
 
-    def replies(self, exchange: Exchange, replies: Sequence[Reply]) -> tuple[list[Reply], bool]:
+    def replies(self, exchange: Exchange, replies: Iterable[Reply]) -> tuple[list[Reply], bool]:
         """LMTP replies to send instead, and whether the connection is cut after them."""
         random = self._random(exchange)
         changed = list(replies)
@@ -52,7 +52,7 @@ class Chaos:
             changed = list(_with_commands(changed, random))
         return self._late_and_cut(changed, random)
 
-    def parts(self, exchange: Exchange, parts: Sequence[Part]) -> tuple[list[Part], bool]:
+    def parts(self, exchange: Exchange, parts: Iterable[Part]) -> tuple[list[Part], bool]:
         """Parts of an HTTP body to send instead, and whether the connection is cut after them."""
         random = self._random(exchange)
         changed = list(_split(parts, random)) if "batch" in self.troubles else list(parts)
@@ -106,7 +106,7 @@ def _with_commands(replies: Sequence[Reply], random: Random) -> Iterator[Reply]:
         yield reply
 
 
-def _split(parts: Sequence[Part], random: Random) -> Iterator[Part]:
+def _split(parts: Iterable[Part], random: Random) -> Iterator[Part]:
     """The same bytes, cut at other places, some of them inside a character or an event."""
     for part in parts:
         places = sorted(random.randrange(len(part.data) + 1) for _ in range(random.randint(0, 3)))

@@ -6,7 +6,7 @@ import json
 import re
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.trace import diff
 from lmtool.trace.answers import Answers
@@ -17,11 +17,14 @@ from lmtool.trace.matching import Matcher, MatchMode, Miss
 from lmtool.trace.stream_events import OutputEvent, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lmtool.lmtp.frames import Entry
     from lmtool.trace.diff import Tolerance
     from lmtool.trace.events import Event
+
+_Difference: TypeAlias = "tuple[str, object, object]"
+"""Where two JSON values differ, such as `$.data[0]`, and the value of each there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +68,21 @@ def compare(
     *,
     mode: MatchMode = "exact",
     ignore: Sequence[str] = (),
-) -> list[Comparison]:
-    """A comparison for each expected exchange, then one for each unexpected one.
+) -> Iterator[Comparison]:
+    """A comparison for each expected exchange, then one for each unexpected one; made when it is asked for.
 
     Requests are paired as a mock server would: equal ones in their order.
     """
-    matcher = Matcher(actual, mode, ignore=ignore)
-    comparisons = []
+    matcher = Matcher(actual, mode, ignore=ignore, once=True)
     for exchange in expected:
         match = matcher.match(exchange)
         if isinstance(match, Miss):
             reason = f"no such request in the second: {'; '.join(match.differences) or 'there is none of its kind'}"
-            comparisons.append(Comparison.note(reason, "fail", exchange.name, exchange.kind))
+            yield Comparison.note(reason, "fail", exchange.name, exchange.kind)
         else:
-            comparisons.append(_pair(exchange, match, level, tolerance))
-    return comparisons + [
-        Comparison.note(f"this {extra.kind} was not expected", "fail", extra.name, extra.kind)
-        for extra in matcher.unused
-    ]
+            yield _pair(exchange, match, level, tolerance)
+    for extra in matcher.unused:
+        yield Comparison.note(f"this {extra.kind} was not expected", "fail", extra.name, extra.kind)
 
 
 def compare_replay(
@@ -192,7 +192,7 @@ def _compare_http(expected: HttpExchange, actual: HttpExchange, level: Level, to
         return findings
     choices, others = _choices(expected), _choices(actual)
     if not choices:
-        return list(_compare_bodies(expected, actual))
+        return list(_compare_bodies(expected, actual, tolerance))
     for choice in sorted(choices.keys() | others.keys()):
         label, cut = f"{name}.{choice}" if choice else name, not expected.complete
         sides = choices.get(choice, []), others.get(choice, [])
@@ -230,14 +230,48 @@ def _add(entries: list[Entry], output: OutputEvent, text: str | None) -> None:
         entries.append({"token": text, **facts, **({"piece": True} if output.is_piece else {})})
 
 
-_CHANGING = re.compile(rb'"(id|created|system_fingerprint)": ?("[^"]*"|\d+)')
-"""What an OpenAI-compatible server makes up anew for each response."""
+_COUNTERS = ("/metrics",)
+"""Paths whose bodies count what a server did; another server never says the same."""
+_TIMES = re.compile(r"created|time|timestamp|timings|uptime|.*_(at|seconds|duration|ms|time)")
+"""Names of members that hold times and durations."""
+_IDS = re.compile(r"system_fingerprint|(?!model_).*_id")
+"""Names of members besides `id` whose text a server makes up; the numbers of a `bos_token_id` are compared."""
 
 
-def _compare_bodies(expected: HttpExchange, actual: HttpExchange) -> Iterator[Finding]:
+def _compare_bodies(expected: HttpExchange, actual: HttpExchange, tolerance: Tolerance) -> Iterator[Finding]:
     ours, theirs = (b"".join(part.data for part in one.parts) for one in (expected, actual))
-    if ours != theirs and _CHANGING.sub(rb'"\1":0', ours) != _CHANGING.sub(rb'"\1":0', theirs):
+    if ours == theirs or expected.request.path.partition("?")[0] in _COUNTERS:
+        return
+    try:
+        one, other = json.loads(ours), json.loads(theirs)
+    except (ValueError, RecursionError):
         place = diff.first_difference(ours, theirs)
-        one, other = ours[place : place + 40], theirs[place : place + 40]
-        message = f"body differs at byte {place}: expected {one!r}, got {other!r}"
+        message = f"body differs at byte {place}: expected {ours[place:][:40]!r}, got {theirs[place:][:40]!r}"
         yield Finding("fail", "ids", expected.name, None, message)
+        return
+    for path, value, got in _unequal_values(one, other, tolerance.logprob):
+        message = f"body differs at {path}: expected {diff.shown(value)}, got {diff.shown(got)}"
+        yield Finding("fail", "ids", expected.name, None, message)
+
+
+def _unequal_values(ours: object, theirs: object, tolerance: float, path: str = "$") -> Iterator[_Difference]:
+    """Places at which two JSON values differ, with what is there; volatile members need only be there.
+
+    tolerance: between numbers that are not whole, such as those of embeddings.
+    """
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for name in dict.fromkeys((*ours, *theirs)):
+            if name not in ours or name not in theirs or not _is_volatile(name, ours):
+                yield from _unequal_values(ours.get(name), theirs.get(name), tolerance, f"{path}.{name}")
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            yield from _unequal_values(one, other, tolerance, f"{path}[{place}]")
+    elif diff.apart(ours, theirs, tolerance if isinstance(ours, float) else 0.0):
+        yield path, ours, theirs
+
+
+def _is_volatile(name: str, members: Mapping[str, object]) -> bool:
+    """Whether a server makes up the value of a member anew for each response."""
+    if name == "id" or (_IDS.fullmatch(name) and isinstance(members[name], str)):
+        return "model" not in (members.get("object"), members.get("type"))  # its id is its name
+    return _TIMES.fullmatch(name) is not None

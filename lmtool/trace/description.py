@@ -182,7 +182,7 @@ def _other(event: Event) -> str:  # noqa: C901 - one short case per kind reads b
         case Remark():
             return f"{event.kind} {_cut(event.text)}"
         case End():
-            return f"end · {event.events} events · {event.tokens} tokens"
+            return f"end · {event.events} events" + (f" · {event.tokens} tokens" if event.tokens else "")
         case Done():
             return "< done"
         case Other():

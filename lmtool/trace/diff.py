@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lmtool.lmtp.frames import Entry
-    from lmtool.trace.exchanges import LmtpExchange
+    from lmtool.trace.exchanges import LmtpExchange, Reply
 
 Level: TypeAlias = Literal["shape", "ids", "numbers", "time"]
 """What must be equal: form and endings; also token ids and finish reasons; also log-probabilities; also, within limits,
@@ -76,24 +76,25 @@ def compare(
     Never compared: how tokens are split over frames, the order between streams, times, fields that are not expected;
     where the expected answer was cut off or cancelled, how many tokens came before that.
     """
-    findings = list(shape(actual, unfinished=not expected.ended))
-    answers = _answers(expected)
+    recorded, replayed, ended = list(expected.replies), list(actual.replies), expected.ended
+    findings = list(shape(actual, unfinished=not ended))
+    answers, others = _answers(recorded), _answers(replayed)
     if expected.command == "WATCH":  # what other clients say is their own
-        findings += _compare_messages(answers[:1], _answers(actual)[:1], _name(actual), "shape")
+        findings += _compare_messages(answers[:1], others[:1], _name(actual), "shape")
     elif answers:
-        findings += _compare_messages(answers, _answers(actual), _name(actual), level)
+        findings += _compare_messages(answers, others, _name(actual), level)
     elif level != "shape":
-        ours, theirs = _entries(expected, "TOKEN"), _entries(actual, "TOKEN")
+        ours, theirs = _entries(recorded, "TOKEN"), _entries(replayed, "TOKEN")
         tolerance = tolerance or Tolerance()
-        findings += compare_outputs(ours, theirs, _name(actual), level, tolerance, cut=not expected.ended)
+        findings += compare_outputs(ours, theirs, _name(actual), level, tolerance, cut=not ended)
     return findings
 
 
 def shape(exchange: LmtpExchange, *, unfinished: bool = False) -> Iterator[Finding]:
     """What is wrong with the form of an answer, whatever model gave it. unfinished: it need not have an end."""
-    name = _name(exchange)
-    tokens, messages = _entries(exchange, "TOKEN"), _answers(exchange)
-    for reply in exchange.replies:
+    name, replies = _name(exchange), list(exchange.replies)
+    tokens, messages = _entries(replies, "TOKEN"), _answers(replies)
+    for reply in replies:
         if reply.command not in ("TOKEN", "MSG"):
             yield Finding("info", "shape", name, None, f"unknown command {reply.command}")
         elif reply.bare:
@@ -127,23 +128,23 @@ def _shape_of_stream(
 def _wrong_fields(entry: Entry, *, scored: bool) -> Iterator[str]:
     if entry.get("error") is not None:
         if not isinstance(entry["error"], str):
-            yield f"expected error as a string, got {_shown(entry['error'])}"
+            yield f"expected error as a string, got {shown(entry['error'])}"
         return
     if "token" not in entry:
         return
     if type(entry["token"]) is not int or entry["token"] < 0:
-        yield f"expected token as an id, got {_shown(entry['token'])}"
+        yield f"expected token as an id, got {shown(entry['token'])}"
     if not _is_number(entry.get("logprob")):
-        yield f"expected logprob as a finite number, got {_shown(entry.get('logprob'))}"
+        yield f"expected logprob as a finite number, got {shown(entry.get('logprob'))}"
     if "finish_reason" not in entry:
         yield "expected finish_reason, got none"
     elif entry["finish_reason"] not in (None, *get_args(FinishReason)):
-        yield f"expected finish_reason null, {', '.join(get_args(FinishReason))}, got {_shown(entry['finish_reason'])}"
+        yield f"expected finish_reason null, {', '.join(get_args(FinishReason))}, got {shown(entry['finish_reason'])}"
     top = entry.get("top_logprobs")
     if top is None and not scored:
         yield "expected top_logprobs, got none"
     elif top is not None and not (isinstance(top, dict) and all(map(_is_number, top.values()))):
-        yield f"expected top_logprobs as ids with finite numbers, got {_shown(top)}"
+        yield f"expected top_logprobs as ids with finite numbers, got {shown(top)}"
 
 
 def _is_number(value: object) -> bool:
@@ -155,11 +156,11 @@ def _compare_messages(expected: Sequence[Entry], actual: Sequence[Entry], name: 
     for ours, theirs in zip(expected, actual, strict=False):
         one, other = (_message_kind(entry) for entry in (ours, theirs))
         if one != other:
-            yield Finding("fail", "shape", name, None, f"expected MSG with {one}, got {_shown(theirs)}")
+            yield Finding("fail", "shape", name, None, f"expected MSG with {one}, got {shown(theirs)}")
         elif level != "shape" and one == "model_info":
             yield from _compare_info(ours.get("model_info"), theirs.get("model_info"), name)
         elif level != "shape" and ours.get("buffer") != theirs.get("buffer"):
-            message = f"expected buffer {_shown(ours.get('buffer'))}, got {_shown(theirs.get('buffer'))}"
+            message = f"expected buffer {shown(ours.get('buffer'))}, got {shown(theirs.get('buffer'))}"
             yield Finding("fail", "ids", name, None, message)
 
 
@@ -200,7 +201,7 @@ def _compare_cancelled(actual: Sequence[Entry], name: str) -> Iterator[Finding]:
     """A stream may have come to its own end just before the CANCEL did (LMTP, CAN-1)."""
     reason = actual[-1].get("finish_reason") if actual else None
     if reason not in ("cancelled", None):
-        yield Finding("info", "ids", name, len(actual) - 1, f"expected finish_reason 'cancelled', got {_shown(reason)}")
+        yield Finding("info", "ids", name, len(actual) - 1, f"expected finish_reason 'cancelled', got {shown(reason)}")
 
 
 def _compare_errors(
@@ -218,8 +219,8 @@ def _unequal(
     field: str, expected: Entry, actual: Entry, level: Level, name: str, position: int, tolerance: float = 0.0
 ) -> Iterator[Finding]:
     ours, theirs = expected.get(field), actual.get(field)
-    if _apart(ours, theirs, tolerance):
-        message = f"expected {field} {_shown(ours)}, got {_shown(theirs)}"
+    if apart(ours, theirs, tolerance):
+        message = f"expected {field} {shown(ours)}, got {shown(theirs)}"
         yield Finding("fail", level, name, position, message)
 
 
@@ -242,14 +243,14 @@ def _named(token: object, words: Mapping[int, str | bytes]) -> str:
     """A token id with its text, where that is known."""
     word = words.get(token) if isinstance(token, int) else None
     if word is None:
-        return _shown(token)
+        return shown(token)
     return f"{token} {json.dumps(word, ensure_ascii=False) if isinstance(word, str) else f'⟨{word.hex()}⟩'}"
 
 
 def _told(entry: Entry, words: Mapping[int, str | bytes]) -> str:
     """What an entry brings, in words: a failure, a token, an ending."""
     if entry.get("error") is not None:
-        return f"the error {_shown(entry['error'])}"
+        return f"the error {shown(entry['error'])}"
     if entry.get("token") is None:
         return f"an ending ({entry.get('finish_reason')})"
     logprob = entry.get("logprob")
@@ -287,10 +288,10 @@ def _compare_numbers(
         return
     shared = [token for token in top if token in other]
     for token in shared:
-        if _apart(top[token], other[token], tolerance.logprob):
-            ours, theirs = _shown(top[token]), _shown(other[token])
-            shown = _named(int(token) if token.isdigit() else token, tolerance.words)
-            message = f"expected {ours} for token {shown} in top_logprobs, got {theirs}"
+        if apart(top[token], other[token], tolerance.logprob):
+            ours, theirs = shown(top[token]), shown(other[token])
+            name_of_token = _named(int(token) if token.isdigit() else token, tolerance.words)
+            message = f"expected {ours} for token {name_of_token} in top_logprobs, got {theirs}"
             yield Finding("fail", "numbers", name, position, message)
     if len(shared) < min(len(top), len(other)) - 1:
         ours, theirs = (
@@ -300,25 +301,27 @@ def _compare_numbers(
         yield Finding("fail", "numbers", name, position, message)
 
 
-def _answers(exchange: LmtpExchange) -> list[Entry]:
+def _answers(replies: Iterable[Reply]) -> list[Entry]:
     """The MSG entries that answer: not how a load proceeds, nor which fields were ignored."""
-    return [entry for entry in _entries(exchange, "MSG") if not {"progress", "system", "ignored"} & entry.keys()]
+    return [entry for entry in _entries(replies, "MSG") if not {"progress", "system", "ignored"} & entry.keys()]
 
 
-def _apart(one: object, other: object, tolerance: float) -> bool:
+def apart(one: object, other: object, tolerance: float) -> bool:
+    """Whether two values differ, numbers by more than a tolerance."""
     if not (isinstance(one, int | float) and isinstance(other, int | float)):
         return one != other
     return one != other and not abs(one - other) <= tolerance
 
 
-def _entries(exchange: LmtpExchange, command: str) -> list[Entry]:
-    return [entry for reply in exchange.replies if reply.command == command for entry in reply.entries]
+def _entries(replies: Iterable[Reply], command: str) -> list[Entry]:
+    return [entry for reply in replies if reply.command == command for entry in reply.entries]
 
 
 def _name(exchange: LmtpExchange) -> str:
     return f"{exchange.connection}/{json.dumps(exchange.stream_id, separators=(',', ':'))}"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value in at most 100 characters, for a sentence."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."

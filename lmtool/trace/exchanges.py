@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
 from lmtool.errors import ResourceError
 from lmtool.lmtp import frames
 from lmtool.trace.content import JsonText, write_json
-from lmtool.trace.events import Done, Frame, Message, Piece, Request, Response
+from lmtool.trace.events import Close, Done, Frame, Message, Piece, Request, Response, Vocab
+from lmtool.trace.packed import PackedList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,13 +41,16 @@ class Reply:
     """Whether the payload was a single object, not a list."""
     style: Style
     exact: str | None = None
-    """The frame's text where all of it belongs to the request."""
+    """The frame's text where all of it belongs to the request and its JSON was written in another style."""
 
     def wire(self, recorded_id: object, stream_id: object) -> str:
         """The frame for a request that has this `stream_id`; as recorded if it has the recorded one."""
-        if self.exact is not None and frames.stream_key(recorded_id) == frames.stream_key(stream_id):
+        as_recorded = frames.stream_key(recorded_id) == frames.stream_key(stream_id)
+        if self.exact is not None and as_recorded:
             return self.exact
-        entries = [{**e, "stream_id": stream_id} if "stream_id" in e else e for e in self.entries]
+        entries = list(self.entries)
+        if not as_recorded:
+            entries = [{**e, "stream_id": stream_id} if "stream_id" in e else e for e in entries]
         payload: object = entries[0] if self.bare else entries
         try:
             return f"{self.command} {write_json(payload, self.style)}"
@@ -79,7 +83,7 @@ class LmtpExchange:
     payload: Mapping[str, object]
     text: str | bytes
     """The frame as it was sent."""
-    replies: list[Reply] = field(default_factory=list)
+    replies: PackedList[Reply] = field(default_factory=lambda: PackedList(Reply))
 
     @property
     def kind(self) -> str:
@@ -117,7 +121,7 @@ class HttpExchange:
     request: Request
     payload: Mapping[str, object]
     response: Response | None = None
-    parts: list[Part] = field(default_factory=list)
+    parts: PackedList[Part] = field(default_factory=lambda: PackedList(Part))
     streamed: bool = False
     """Whether the body was server-sent events."""
     complete: bool = False
@@ -150,9 +154,39 @@ class UnmatchedEntry:
     entry: Entry
 
 
-def recorded_requests(events: Sequence[Event]) -> list[RecordedRequest]:
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What of a trace is compared and answered, in little memory."""
+
+    exchanges: list[Exchange]
+    session_events: list[Event]
+    """Messages of Evergreen's sessions, and the ends of connections."""
+    words: Mapping[int, str | bytes]
+    """What token ids mean."""
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Recording:
+        """Read each event once. Events must hold no references to blobs."""
+        collector = _Collector()
+        session_events: list[Event] = []
+        words: dict[int, str | bytes] = {}
+        for event in events:
+            collector.take(event)
+            if isinstance(event, Vocab):
+                words |= event.tokens
+            elif isinstance(event, Message | Close):
+                session_events.append(event)
+        return cls(collector.exchanges, session_events, words)
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """The exchanges, and the actions of Evergreen's sessions. Raises `ResourceError` without protobuf."""
+        return [*self.exchanges, *recorded_actions(self.session_events)]
+
+
+def recorded_requests(events: Iterable[Event]) -> list[RecordedRequest]:
     """As `exchanges`, and the actions of Evergreen's sessions. Raises `ResourceError` without protobuf."""
-    return [*exchanges(events), *recorded_actions(events)]
+    return Recording.of(events).requests
 
 
 def recorded_actions(events: Sequence[Event]) -> list[SessionAction]:
@@ -300,8 +334,7 @@ class _Collector:
             self._tables[frame.connection].add(command, frames.stream_key(payload["stream_id"]), exchange)
 
     def _answer(self, frame: Frame) -> None:
-        wire = frame.wire()
-        command, value, _ = frames.parse(wire)
+        command, value, _ = frame.parse()
         entries = frames.entries_of(value)
         shares: dict[int, tuple[LmtpExchange, list[Entry]]] = {}
         for entry in entries:
@@ -313,9 +346,9 @@ class _Collector:
         style: Style = frame.content.style if isinstance(frame.content, JsonText) else "py"
         size = len(value) if isinstance(value, list) else 1
         for exchange, own in shares.values():
-            exact = wire if len(own) == size and isinstance(wire, str) else None
+            exact = frame.content if len(own) == size and isinstance(frame.content, str) else None
             offset = frame.time - exchange.time
-            exchange.replies.append(Reply(offset, command or "", tuple(own), not isinstance(value, list), style, exact))
+            exchange.replies.append(offset, command or "", tuple(own), not isinstance(value, list), style, exact)
 
     def _owner(self, connection: int, command: str | None, entry: Entry) -> LmtpExchange | None:
         if entry.get("stream_id") is None:
@@ -332,7 +365,7 @@ class _Collector:
             exchange.response = event
         elif isinstance(event, Piece):
             exchange.streamed = exchange.streamed or event.kind == "sse"
-            exchange.parts.append(Part(event.time - exchange.time, event.wire()))
+            exchange.parts.append(event.time - exchange.time, event.wire())
         else:
             exchange.complete = True
             waiting.popleft()

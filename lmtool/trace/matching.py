@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapreplace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from lmtool.trace.diff import first_difference
 from lmtool.trace.stream_events import INCOMPLETE, INPUT, PROMPT_MEMBERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lmtool.trace.exchanges import RecordedRequest
 
@@ -22,6 +24,10 @@ MatchMode: TypeAlias = Literal["exact", "prompt", "order"]
 
 DEFAULTS: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 32, "top_logprobs": 1, "logit_bias": {}}
 """What a missing field of a GENERATE means (LMTP)."""
+_COMPARED = 32
+"""Requests of the same prompt, of the same other fields and of the same kind, among which the nearest is sought."""
+_HASHED_DEPTH = 20
+"""Levels of a nested value that its hash depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +47,16 @@ class Miss:
     """No recorded request matches."""
 
     nearest: RecordedRequest | None
-    """The one with the fewest fields that differ, used or not."""
+    """A recorded request with few differing fields, used or not; None without any of its kind."""
     differences: tuple[str, ...]
     """A sentence for each field of it that differs."""
 
 
 class Matcher(Generic[R]):
-    """Finds an unused exchange for each request. Call `match` once for each, in order."""
+    """Finds the recorded exchange that answers a request. Call `match` once for each request, in order.
+
+    Requests are looked up by hash: a match takes the same time whatever the number of recorded exchanges.
+    """
 
     def __init__(
         self,
@@ -55,73 +64,191 @@ class Matcher(Generic[R]):
         mode: MatchMode = "exact",
         *,
         ignore: Sequence[str] = (),
-        reuse: bool = False,
+        once: bool = False,
     ) -> None:
-        """Match against recorded exchanges.
+        """Index recorded exchanges.
 
-        ignore: fields that need not be equal. reuse: when all that match are used, the least used one answers again.
+        ignore: fields that need not be equal. once: an exchange answers one request; else, once all that match were
+        used, they answer again in their order.
         """
         self.recorded = recorded
         """All exchanges, used or not."""
         self._uses = [0] * len(recorded)
         self._mode = mode
         self._ignore = frozenset(("stream_id", *ignore))
-        self._reuse = reuse
+        self._once = once
+        self._index = _Index(recorded, self._is_compared, any_kind=mode == "order")
+        self._same_prompt = _Index(recorded, lambda name: self._is_compared(name) and _is_prompt(name))
+        self._same_rest = _Index(recorded, lambda name: self._is_compared(name) and not _is_prompt(name))
 
     @property
     def unused(self) -> list[R]:
         """Recorded exchanges that no request has matched."""
         return [exchange for exchange, uses in zip(self.recorded, self._uses, strict=True) if not uses]
 
-    def candidates(self, request: IncomingRequest) -> list[R]:
+    def candidates(self, request: IncomingRequest) -> Iterator[R]:
         """The exchanges, used or not, that a request may match once what is `INCOMPLETE` of it is known."""
-        return [exchange for exchange in self.recorded if self._fits(exchange, request)]
+        return (self.recorded[self._place(rank)] for rank in chain.from_iterable(self._index.groups(request)))
 
     def match(self, request: IncomingRequest | RecordedRequest) -> R | Miss:
         """The exchange that answers a request."""
-        fitting = [i for i, exchange in enumerate(self.recorded) if self._fits(exchange, request)]
-        fresh = [i for i in fitting if not self._uses[i]]
-        if not fresh and self._reuse:
-            fresh = sorted(fitting, key=self._uses.__getitem__)
-        if not fresh:
+        groups = [group for group in self._index.groups(request) if not (self._least_used(group) and self._once)]
+        if not groups:
             return self._miss(request)
-        self._uses[fresh[0]] += 1
-        return self.recorded[fresh[0]]
+        place = self._place(min(group[0] for group in groups))
+        self._uses[place] += 1
+        return self.recorded[place]
 
-    def _fits(self, exchange: RecordedRequest, request: IncomingRequest | RecordedRequest) -> bool:
-        if exchange.protocol != request.protocol:
-            return False
-        if self._mode == "order":
-            return True
-        if not _same_kind(exchange.kind, request.kind):
-            return False
-        if not request.kind or not (request.payload or exchange.payload):
-            return exchange.text == request.text
-        return not self._differing(exchange, request)
+    # A group is a heap of ranks, each the uses of an exchange times their number plus its place. Exchanges that several
+    # requests may match are in several heaps, so a rank may be out of date; it is never too high.
+
+    def _place(self, rank: int) -> int:
+        return rank % len(self.recorded)
+
+    def _least_used(self, group: list[int]) -> int:
+        """Bring the least used exchange to the front, the first of several; return how often it was used."""
+        number = len(self.recorded)
+        while group[0] // number != (uses := self._uses[group[0] % number]):
+            heapreplace(group, uses * number + group[0] % number)
+        return group[0] // number
+
+    def _is_compared(self, name: str) -> bool:
+        return self._mode != "order" and name not in self._ignore and (self._mode == "exact" or _is_prompt(name))
 
     def _differing(self, exchange: RecordedRequest, request: IncomingRequest | RecordedRequest) -> list[str]:
         ours, theirs = _canonical(exchange.payload, request.kind), _canonical(request.payload, request.kind)
-        names = [name for name in dict.fromkeys((*ours, *theirs)) if self._mode != "prompt" or _is_prompt(name)]
-        return [n for n in names if n not in self._ignore and not _equal(ours.get(n), theirs.get(n))]
+        names = filter(self._is_compared, dict.fromkeys((*ours, *theirs)))
+        return [name for name in names if not _equal(ours.get(name), theirs.get(name))]
 
     def _miss(self, request: IncomingRequest | RecordedRequest) -> Miss:
-        same_kind = [
-            exchange
-            for exchange in self.recorded
-            if exchange.protocol == request.protocol and _same_kind(exchange.kind, request.kind)
+        near = (self._same_prompt.groups(request), self._same_rest.groups(request), self._index.of_kind(request))
+        compared = [
+            self.recorded[self._place(i)] for some in near for i in islice(chain.from_iterable(some), _COMPARED)
         ]
-        if not same_kind:
+        if not compared:
             return Miss(None, ())
-        nearest = min(same_kind, key=lambda exchange: len(self._differing(exchange, request)))
+        nearest = min(compared, key=lambda exchange: len(self._differing(exchange, request)))
         names = self._differing(nearest, request)
         ours, theirs = _canonical(nearest.payload, request.kind), _canonical(request.payload, request.kind)
         differences = tuple(_difference(name, ours.get(name), theirs.get(name)) for name in names)
-        return Miss(nearest, differences or ("every recorded request that equals it has been answered already",))
+        return Miss(nearest, differences or ("all recorded answers to this request were used",))
 
 
-def _same_kind(recorded: str, received: str) -> bool:
-    """Whether kinds are equal; a recording that left out headers has paths without what stood behind the `?`."""
-    return recorded in (received, received.partition("?")[0])
+Names: TypeAlias = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """Names of the fields of which a request does not tell all."""
+
+    incomplete: Names = frozenset()
+    redacted: Names = frozenset()
+
+    @classmethod
+    def of(cls, payload: Mapping[str, object]) -> _Unknown:
+        incomplete = frozenset(name for name, value in payload.items() if value == INCOMPLETE)
+        return cls(incomplete, frozenset(name for name, value in payload.items() if _is_redacted(value)))
+
+    def __or__(self, other: _Unknown) -> _Unknown:
+        return _Unknown(self.incomplete | other.incomplete, self.redacted | other.redacted)
+
+    def __and__(self, names: Names) -> _Unknown:
+        return _Unknown(self.incomplete & names, self.redacted & names)
+
+
+class _Fields:
+    """The compared fields of a request as a key of a dictionary; its hash agrees with the equality of JSON values."""
+
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, value: Mapping[str, object] | str | bytes) -> None:
+        self._value = value
+        self._hash = _hash_of(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Fields) and self._value == other._value
+
+
+class _Index:
+    """Places of recorded requests by their compared fields, in groups of equal ones."""
+
+    def __init__(
+        self, recorded: Sequence[RecordedRequest], is_compared: Callable[[str], bool], *, any_kind: bool = False
+    ) -> None:
+        self._recorded = recorded
+        self._is_compared = is_compared
+        self._any_kind = any_kind
+        self._kinds: dict[tuple[str, str], dict[_Unknown, list[int]]] = {}
+        self._names: dict[tuple[str, str], Names] = {}
+        self._tables: dict[tuple[tuple[str, str], _Unknown, _Unknown], dict[_Fields, list[int]]] = {}
+        """Groups of those recorded with some unknown fields for requests with some unknown fields."""
+        early: set[tuple[tuple[str, str], _Unknown]] = set()
+        for place, exchange in enumerate(recorded):
+            payload = exchange.payload
+            kind: tuple[str, str] = (exchange.protocol, "" if any_kind else exchange.kind)
+            self._kinds.setdefault(kind, {}).setdefault(_Unknown.of(payload), []).append(place)
+            if not self._names.setdefault(kind, frozenset()).issuperset(payload):
+                self._names[kind] = self._names[kind].union(payload)
+            early.add((kind, _Unknown()))
+            early.add((kind, _Unknown(frozenset(name for name in payload if name.startswith(INPUT)))))
+        for kind, unknown in early:  # the first request waits for no table
+            for recorded_unknown in self._kinds[kind]:
+                self._table(kind, recorded_unknown, unknown)
+
+    def groups(self, request: IncomingRequest | RecordedRequest) -> Iterator[list[int]]:
+        """The groups that a request fits: several where fields are unknown, or the recording left out a query."""
+        for kind in self._kinds_of(request):
+            unknown = _Unknown.of(request.payload) & self._names[kind]
+            for recorded_unknown in self._kinds[kind]:
+                fields = self._fields(request, request.kind, recorded_unknown | unknown)
+                if group := self._table(kind, recorded_unknown, unknown).get(fields):
+                    yield group
+
+    def of_kind(self, request: IncomingRequest | RecordedRequest) -> Iterator[list[int]]:
+        """Places of all requests of its kind."""
+        return chain.from_iterable(self._kinds[kind].values() for kind in self._kinds_of(request))
+
+    def _kinds_of(self, request: IncomingRequest | RecordedRequest) -> list[tuple[str, str]]:
+        """A recording that left out headers has paths without what stood after the `?`."""
+        names = ("",) if self._any_kind else dict.fromkeys((request.kind, request.kind.partition("?")[0]))
+        return [kind for name in names if (kind := (request.protocol, name)) in self._kinds]
+
+    def _table(self, kind: tuple[str, str], recorded_unknown: _Unknown, unknown: _Unknown) -> dict[_Fields, list[int]]:
+        key = (kind, recorded_unknown, unknown)
+        if key not in self._tables:
+            table = self._tables[key] = {}
+            for place in self._kinds[kind][recorded_unknown]:
+                exchange = self._recorded[place]
+                fields = self._fields(exchange, exchange.kind, recorded_unknown | unknown)
+                table.setdefault(fields, []).append(place)
+        return self._tables[key]
+
+    def _fields(self, request: IncomingRequest | RecordedRequest, kind: str, unknown: _Unknown) -> _Fields:
+        if self._any_kind:
+            return _Fields("")
+        if not request.payload:
+            return _Fields(request.text)
+        fields = {
+            name: {"length": _length(value)} if name in unknown.redacted else value
+            for name, value in _canonical(request.payload, kind).items()
+            if value is not None and self._is_compared(name) and name not in unknown.incomplete
+        }
+        return _Fields(fields)
+
+
+def _hash_of(value: object, depth: int = _HASHED_DEPTH) -> int:
+    """Equal for values that are equal as JSON: 1 and 1.0 are, and members in another order."""
+    if isinstance(value, dict):
+        return hash(frozenset((name, _hash_of(member, depth - 1)) for name, member in value.items())) if depth else 0
+    if not isinstance(value, list):
+        return hash(value)
+    try:
+        return hash(tuple(value))
+    except TypeError:  # it holds lists or objects
+        return hash(tuple(_hash_of(member, depth - 1) for member in value)) if depth else 0
 
 
 def _is_prompt(name: str) -> bool:
@@ -136,9 +263,20 @@ def _equal(recorded: object, received: object) -> bool:
     """Whether two values mean the same: 1, 1.0 are equal, and so are 0.0, -0.0; of redacted prompts, the lengths."""
     if INCOMPLETE in (recorded, received):
         return True
-    if isinstance(recorded, dict) and "$redacted" in recorded:
-        return isinstance(received, list | str) and len(received) == recorded.get("n")
+    if _is_redacted(recorded) or _is_redacted(received):
+        return _length(recorded) == _length(received)
     return bool(recorded == received)
+
+
+def _is_redacted(value: object) -> bool:
+    return isinstance(value, dict) and "$redacted" in value
+
+
+def _length(value: object) -> object:
+    """Number of ids, messages or characters, as a redacted value tells it; 1 for any other value."""
+    if isinstance(value, dict) and "$redacted" in value:
+        return value.get("n")
+    return len(value) if isinstance(value, list | str) else 1
 
 
 def _difference(name: str, recorded: object, received: object) -> str:

@@ -67,7 +67,7 @@ def _left_by_server(event: Event) -> bool:
 @asynccontextmanager
 async def mock_server(recorded: Sequence[RecordedRequest], mode: MatchMode = "exact") -> AsyncIterator[int]:
     """A mock server of these exchanges on a free port, which is the value."""
-    player = Player(Matcher(recorded, mode), Pace(None), "error", lambda _warning: None)
+    player = Player(Matcher(recorded, mode, once=True), Pace(None), "error", lambda _warning: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         await player.listen([listening])
         try:

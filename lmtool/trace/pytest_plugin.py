@@ -59,14 +59,14 @@ def _folder(config: pytest.Config) -> Path:
 class LmtpMock:
     """A mock server in a thread of its own: answers as recorded, as fast as it can."""
 
-    def __init__(self, recorded: list[RecordedRequest], match: MatchMode, on_miss: OnMiss, *, reuse: bool) -> None:
+    def __init__(self, recorded: list[RecordedRequest], match: MatchMode, on_miss: OnMiss, *, once: bool) -> None:
         from lmtool.trace.matching import Matcher
         from lmtool.trace.pace import Pace
         from lmtool.trace.player import Player
 
         self.warnings: list[str] = []
         """A sentence for each request that no recording answered, with the nearest one."""
-        self._matcher = Matcher(recorded, match, reuse=reuse)
+        self._matcher = Matcher(recorded, match, once=once)
         self._player = Player(self._matcher, Pace(None), on_miss, self.warnings.append)
         self._port = 0
         self._loop = asyncio.new_event_loop()
@@ -113,17 +113,21 @@ def lmtp_mock(request: pytest.FixtureRequest) -> Iterator[Callable[..., LmtpMock
     """Start mock servers from recordings: `lmtp_mock("hello.lmtp.jsonl").url`; they end with the test.
 
     Names are relative to `--lmtp-recordings`; no name: every recording of that folder. match: `exact`, `prompt` or
-    `order`; on_miss: `error`, `nearest`, `close` or `hang`; reuse: answer an equal request again. Requests that were
-    not recorded are listed in the test's report.
+    `order`; on_miss: `error`, `nearest`, `close` or `hang`; once: use each recorded answer once, so that a request too
+    many is a miss. Requests that were not recorded are listed in the test's report.
     """
     folder = _folder(request.config)
     mocks: list[LmtpMock] = []
 
     def start(
-        *names: str | Path, match: MatchMode = "exact", on_miss: OnMiss = "error", reuse: bool = False
+        *names: str | Path,
+        match: MatchMode = "exact",
+        on_miss: OnMiss = "error",
+        once: bool = False,
+        reuse: bool = True,  # before there was `once`
     ) -> LmtpMock:
         recorded = [one for path in _files(folder, names) for one in _recorded(path)]
-        mocks.append(LmtpMock(recorded, match, on_miss, reuse=reuse).start())
+        mocks.append(LmtpMock(recorded, match, on_miss, once=once or not reuse).start())
         return mocks[-1]
 
     yield start
@@ -148,7 +152,7 @@ def _recorded(path: Path) -> list[RecordedRequest]:
     from lmtool.trace.reader import TraceReader
 
     try:
-        return recorded_requests([event for _, event in TraceReader(path).with_offsets(whole=True)])
+        return recorded_requests(event for _, event in TraceReader(path).with_offsets(whole=True))
     except FileError as error:
         pytest.fail(f"{error.message} (see --lmtp-recordings)")
 

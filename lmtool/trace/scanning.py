@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from lmtool.errors import FileError
 from lmtool.lmtp.frames import NO_TOKEN, TokenEntry
 from lmtool.trace import reader as reading
 from lmtool.trace.events import End, count_tokens
@@ -85,11 +86,15 @@ class Scan:
             lines = self._lines = Lines(reader.path, file, reader.start, reader.first_line, self._copy)
             items: list[Item] = []
             begin = reader.start
-            for line in lines:
-                self._add(line, items)
-                if lines.offset - begin >= reading.BLOCK:
-                    yield self._counted(items)
-                    items, begin = [], lines.offset
+            try:
+                for line in lines:
+                    self._add(line, items)
+                    if lines.offset - begin >= reading.BLOCK:
+                        yield self._counted(items)
+                        items, begin = [], lines.offset
+            except FileError:
+                yield items  # what stands before a line that cannot be read is shown
+                raise
         yield self._counted(items)
         reader.ending = self._check.ending(lines.torn, hashed=False)
 

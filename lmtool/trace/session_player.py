@@ -101,7 +101,8 @@ class SessionPlayer:
         """
         inputs = dict.fromkeys((INPUT + name for name in call.inputs), INCOMPLETE)
         early = self._matcher.candidates(_request(call, inputs))
-        if not early or any(isinstance(one, SessionAction) and one.waited for one in early):
+        waited = (isinstance(one, SessionAction) and one.waited for one in early)
+        if next(waited, True) or any(waited):
             for node in call.inputs.values():
                 await node.completed()
         with counted_stream():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lmtool.logprobs.distribution import perplexity
+from lmtool.providers.answer_events import TokenUsage
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request
 from lmtool.trace.scanning import Run
@@ -51,7 +52,10 @@ class StreamFigures(Stream):
 
     request: str = ""
     """`GENERATE`, `SCORE`, `MODEL_INFO`, or an HTTP method and path."""
-    prompt_length: int | None = None
+    prompt_tokens: int | None = None
+    """Of a prompt of ids; of other prompts the server's usage tells."""
+    has_choices: bool = False
+    """Whether its usage counts further choices too."""
     tokens: int = 0
     """Tokens, or pieces of text where the protocol has no tokens."""
     pieces: int = 0
@@ -86,12 +90,14 @@ class StreamFigures(Stream):
         """The figures as one object; what is not known is null, times are in milliseconds."""
         later = self.last - self.first if self.first is not None and self.last is not None else 0.0
         ppl = perplexity(self.logprob, self.with_logprob)
+        usage = TokenUsage() if self.usage is None else self.usage
         return {
             "stream": self.label,
             "kind": self.request,
             "generates": bool(self.kind),
             "model": self.model,
-            "prompt_length": self.prompt_length,
+            "prompt_tokens": self.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens,
+            "completion_tokens": None if self.has_choices else usage.completion_tokens,
             "tokens": self.tokens,
             "pieces": self.pieces,
             "ttft_ms": None if self.first is None else round((self.first - self.started_at) * 1000, 3),
@@ -166,8 +172,11 @@ class TraceFigures:
             self.counts[{"Open": "connections", "Drop": "drops", "Close": "closes"}[type(event).__name__]] += 1
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> StreamFigures:
-        more = {"request": started.kind, "prompt_length": started.prompt_length}
+        more = {"request": started.kind, "prompt_tokens": started.prompt_tokens}
         figures = new_stream(StreamFigures, started, index, choice, **more)
+        if choice:
+            assert isinstance(started.stream, StreamFigures)
+            started.stream.has_choices = True
         self.counts["streams"] += index >= 0
         if len(self.streams) < MOST_STREAMS:
             self.streams.append(figures)
@@ -175,7 +184,7 @@ class TraceFigures:
 
     def _add(self, figures: StreamFigures, time: float, logprob: float | None, *, is_piece: bool) -> None:
         self.counts["outputs_of_no_stream"] += figures.ending_counted or not figures.has_request
-        self.counts["tokens"] += 1
+        self.counts["pieces" if is_piece else "tokens"] += 1
         gap = figures.add(time, logprob, is_piece=is_piece)
         if gap > 0:
             self.gaps.add(gap)
@@ -188,7 +197,7 @@ class TraceFigures:
 
     def as_json(self) -> dict[str, object]:
         """Sums and streams as one object."""
-        sums = ("connections", "drops", "requests", "streams", "failed_streams", "tokens")
+        sums = ("connections", "drops", "requests", "streams", "failed_streams", "tokens", "pieces")
         names = ("events", *sums, "client_frames", "server_frames", "outputs_of_no_stream")
         return {
             "duration_s": round(self.duration, 6),

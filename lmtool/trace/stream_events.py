@@ -88,6 +88,12 @@ class RequestStarted:
         return self.kind == "SCORE" and self.payload.get("prompt") in ([], "")
 
     @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens of a prompt of ids; None where only the server can count them."""
+        prompt = self.prompt
+        return len(prompt) if isinstance(prompt, list) and all(type(one) is int for one in prompt) else None
+
+    @property
     def prompt_length(self) -> int | None:
         """Ids or messages of the prompt; None for a text, and where it is not in the trace."""
         prompt = self.prompt

@@ -71,6 +71,8 @@ class Server:
     target: Target
     model: str | None
     """The name of the model that it serves; None where it does not tell: then it is asked for everything."""
+    any_protocol: bool = False
+    """Whether it answers LMTP and HTTP; else the one of its URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +176,13 @@ def _server_for(plan: Plan, case: RecordingCase, header: Header) -> tuple[str, S
     if not plan.servers:
         return "no server was named", None
     http = header.transport.get("kind") == "http"
-    kind = [one for one in plan.servers if one.target.url.startswith("http") == http]
+    kind = [one for one in plan.servers if one.any_protocol or one.target.url.startswith("http") == http]
+    if not kind:
+        return f"recorded over {'HTTP; use --to http://…' if http else 'LMTP; use --to ws://…'} or --serve", None
     name = header.model.get("name")
     fitting = [one for one in kind if name is None or one.model in (None, name)]
     if not fitting:
-        return f"it is of {name or 'another protocol'}, which no server under test has", None
+        return f"it is of {name}, which no server under test has", None
     return "", fitting[0]
 
 

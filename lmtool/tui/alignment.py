@@ -88,6 +88,8 @@ class Alignment:
     """Whether both go on, differently."""
     names: tuple[Name | None, Name | None]
     """The token that each side goes on with; None where that is not known."""
+    own: tuple[str, str]
+    """Text from the parting on that stands in the prompt of each, as the token does that a branch begins with."""
     notes: tuple[str, ...]
     """Restrictions, as sentences."""
 
@@ -141,6 +143,10 @@ def _bytes(side: Side, prompt: Sequence[int]) -> bytes:
     return b"".join(map(side.spelling_of, prompt))
 
 
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
 def _ids(context: object) -> tuple[int, ...] | None:
     if isinstance(context, tuple) and all(isinstance(token, int) for token in context):
         return context
@@ -174,6 +180,7 @@ def _by_ids(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str,
         places=(common - shift[0], common - shift[1]),
         parts=common < min(map(len, whole)),
         names=(_at(whole[0], common), _at(whole[1], common)),
+        own=(_text(_bytes(a, prefixes[0][common:])), _text(_bytes(b, prefixes[1][common:]))),
         notes=notes,
     )
 
@@ -193,6 +200,7 @@ def _by_text(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str
         places=(ours.place(common), theirs.place(common)),
         parts=common < min(len(ours.whole), len(theirs.whole)),
         names=(ours.name(common), theirs.name(common)),
+        own=(_text(ours.whole[common : ours.edges[0]]), _text(theirs.whole[common : theirs.edges[0]])),
         notes=notes,
     )
 

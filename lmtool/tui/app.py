@@ -288,14 +288,21 @@ class InspectorApp(ActionContext):
                 self._show_ending(lines)
             await asyncio.sleep(0)
         self._verified = True
-        other = self.other
-        while isinstance(other, TraceFile) and not other.is_loaded:
+        if isinstance(self.other, TraceFile):
+            await self._open_other(self.other)
+
+    async def _open_other(self, other: TraceFile) -> None:
+        """Read the second trace, and compare both at their ends."""
+        while not other.is_loaded:
             try:
                 other.load(LOAD_SLICE)
             except LmtoolError as error:
+                other.is_loaded = True
                 self.say(f"only the beginning of {other.path.name} can be read: {error.message}", warning=True)
-                return
             await asyncio.sleep(0)
+        if self.options.at is None and self.top_screen is self.main:
+            self.view.moment = None
+            compare(self)
 
     def _show_ending(self, lines: TraceFile) -> None:
         """Once, whichever of the app and a source read the file to its end."""
@@ -312,6 +319,7 @@ class InspectorApp(ActionContext):
         """Draw if there is anything new; whether there was."""
         view = self.view
         self._go_to_next_stream()
+        view.keep_to_filter()
         drawn = (len(view.state.tokens), len(view.state.frames), view.time)
         figures = self.is_changed or now - self._figures_at >= FIGURES_EVERY
         latest = self._figures_of if figures else self._drawn  # what comes last must not leave older figures behind

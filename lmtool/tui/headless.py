@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LARGEST = 400
 """Columns or rows of a picture."""
+_FRAMES = 2
+"""Drawings until panes are as high as what they show."""
 
 
 def has_screen() -> bool:
@@ -145,9 +147,10 @@ async def snapshot(
     async with app.run_test(size=size) as pilot:
         if options.at is None:
             app.view.playing, app.view.moment = False, None
-        if other is not None:
-            app.do(app.keys.by_id("compare"))
-        app.changed()
         await pilot.pause()
-        await pilot.pause(0.1)  # the next frame draws what has changed
+        if other is not None and app.top_screen is app.main:
+            app.do(app.keys.by_id("compare"))
+        for _ in range(_FRAMES):
+            app.changed()
+            await pilot.pause(0.1)  # the next frame draws what has changed
         return picture(app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -134,25 +135,34 @@ class TokenFacts(_Facts):
 class TokenFilter:
     """Looks at each token once. Where the filter tests how streams end, it starts again when one has ended."""
 
-    def __init__(self, expression: Filter, stream: int | None, measures: Measures) -> None:
-        """stream: the only one whose tokens may pass."""
+    def __init__(self, expression: Filter, measures: Measures) -> None:
         self._filter = expression
-        self._stream = stream
         self._measures = measures
         self._state = measures.state
         self._rows = array("i")
+        self._of_streams: defaultdict[int, array[int]] = defaultdict(lambda: array("i"))
+        """Those of each stream."""
         self._done = 0
         """Tokens that were looked at."""
         self._frames = 0
         self._ended = 0
         self._step = COSTLY_ROWS if "rank" in expression.names else CHEAP_ROWS
 
-    def rows(self, tokens: int) -> array[int]:
-        """Those that pass among the first `tokens` of the log; all of them, unless `filter_more` has more to do."""
+    def rows(self, tokens: int, stream: int | None = None) -> array[int]:
+        """Those that pass among the first `tokens` of the log, in order, where `filter_more` has looked at them all.
+
+        stream: only of this one.
+        """
         self._start_again_if_needed()
         if len(self._state.tokens) - self._done <= self._step:
             self._filter_until(len(self._state.tokens))
-        return self._rows if tokens >= self._done else self._rows[: bisect_left(self._rows, tokens)]
+        rows = self._rows if stream is None else self._of_streams[stream]
+        return rows if tokens >= self._done else rows[: bisect_left(rows, tokens)]
+
+    def passes(self, row: int) -> bool:
+        """Whether a token is among those found so far."""
+        place = bisect_left(self._rows, row)
+        return place < len(self._rows) and self._rows[place] == row
 
     def filter_more(self) -> bool:
         """Look at more tokens; whether some are left. Call it between drawings."""
@@ -168,14 +178,14 @@ class TokenFilter:
         if ended != self._ended:
             self._ended = ended
             self._rows, self._done = array("i"), 0
+            self._of_streams.clear()
 
     def _filter_until(self, row: int) -> None:
         streams = self._state.tokens.streams
         for one in range(self._done, row):
-            if self._stream is not None and streams[one] != self._stream:
-                continue
             if self._filter.token(TokenFacts(self._measures, one)):
                 self._rows.append(one)
+                self._of_streams[streams[one]].append(one)
         self._done = row
 
 

@@ -164,6 +164,14 @@ class View:
         streams = self.state.streams
         return streams[self.stream] if self.stream < len(streams) else None
 
+    def keep_to_filter(self) -> None:
+        """The cursor to the first stream that the filter lets through, where it is on another."""
+        if self.filter is None:
+            return
+        listed = [stream.index for stream in self.streams()]
+        if listed and self.stream not in listed:
+            self.choose_stream(listed[0])
+
     def move_stream(self, steps: int) -> None:
         """The cursor of the table down."""
         indices = [s.index for s in self.streams()]
@@ -180,7 +188,6 @@ class View:
         """Show the tokens of the stream under the cursor only, or of all again."""
         if self.current is not None:
             self.followed_stream = None if self.followed_stream == self.stream else self.stream
-            self.set_filter(self.filter)
 
     def mark_stream(self) -> None:
         """Mark the stream for a comparison, or take the mark away; the last two count."""
@@ -195,11 +202,22 @@ class View:
         """Rows of the tokens that the interleaved view shows, in order."""
         tokens = self.token_count
         if self._token_filter is not None:
-            return self._token_filter.rows(tokens)
+            return self._token_filter.rows(tokens, self.followed_stream)
         if self.followed_stream is None:
             return range(tokens)
-        stream = self.state.streams[self.followed_stream]
-        return stream.rows[: stream.count(tokens)]
+        return self.rows_of(self.state.streams[self.followed_stream])
+
+    def rows_of(self, stream: Stream) -> array[int]:
+        """Rows of the tokens of a stream that the filter lets through, in order."""
+        tokens = self.token_count
+        if self._token_filter is not None:
+            return self._token_filter.rows(tokens, stream.index)
+        count = stream.count(tokens)
+        return stream.rows if count == len(stream.rows) else stream.rows[:count]
+
+    def passes(self, row: int) -> bool:
+        """Whether the filter lets a token through."""
+        return self._token_filter is None or self._token_filter.passes(row)
 
     def filter_more(self) -> bool:
         """Filter more of the tokens; whether some are left. Call it between drawings."""
@@ -208,9 +226,7 @@ class View:
     def set_filter(self, new: Filter | None) -> None:
         """Show what this lets through; None: everything."""
         self.filter = new if new is not None and new.source.strip() else None
-        self._token_filter = (
-            None if self.filter is None else TokenFilter(self.filter, self.followed_stream, self.measures)
-        )
+        self._token_filter = None if self.filter is None else TokenFilter(self.filter, self.measures)
         self.filter_more()
 
     @property

@@ -152,6 +152,9 @@ class LinePane(Canvas, can_focus=True):
             self.again = again
             """Whether the same was clicked just before."""
 
+    class Resized(Message):
+        """The pane has another size."""
+
     def __init__(self, document: Document, styles: Styles, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(styles, id=id)
         self.document = document
@@ -183,6 +186,7 @@ class LinePane(Canvas, can_focus=True):
         if not self.is_mounted or not columns or not rows:
             return
         document = self.document
+        document.rows = max(2, rows)
         self.height = document.height(columns)
         anchor = document.anchor(columns)
         if anchor is not None and not self._loose:
@@ -213,8 +217,9 @@ class LinePane(Canvas, can_focus=True):
         self._loose = False
 
     def on_resize(self, _: events.Resize) -> None:
-        """Another width breaks lines elsewhere."""
+        """Another width breaks lines elsewhere, and titles count what is out of sight."""
         self.draw()
+        self.post_message(self.Resized())
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """The wheel looks further down."""

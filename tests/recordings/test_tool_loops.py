@@ -56,7 +56,7 @@ def deltas(event: Piece) -> list[str]:
 
 @pytest.mark.parametrize("name", LOOPS)
 async def test_the_same_bytes(name: str) -> None:
-    """Each request of the loop gets, byte for byte, the answer that was recorded; the same again where reuse is not."""
+    """Each request of the loop gets, byte for byte, the answer that was recorded; a request too many is a miss."""
     recorded = [one for one in recorded_requests(list(TraceReader(path_of(name)))) if isinstance(one, HttpExchange)]
     assert [one.request.path for one in recorded] == LOOPS[name]
     async with mock_server(recorded) as port, httpx2.AsyncClient(trust_env=False) as client:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from lmtool.trace.comparison import Comparison, compare, compare_replay, with_words
+from lmtool.trace.content import JsonText
 from lmtool.trace.diff import Tolerance
 from lmtool.trace.events import Close, Done, Drop, Event, Frame, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import exchanges
@@ -18,7 +20,7 @@ OTHER_ID: list[Event] = [generate(0, 5), tokens(1, token(7, 5) | {"finish_reason
 
 def compared(expected: list[Event], actual: list[Event]) -> list[Comparison]:
     """Comparisons at the level of ids."""
-    return compare(exchanges(expected), exchanges(actual), "ids", Tolerance())
+    return list(compare(exchanges(expected), exchanges(actual), "ids", Tolerance()))
 
 
 def failures(expected: list[Event], actual: list[Event]) -> list[str]:
@@ -125,10 +127,75 @@ def test_logprobs_over_http(logprob: float, found: int) -> None:
     assert sum(len(one.findings) for one in compare(*sides, "numbers", Tolerance())) == found
 
 
-def test_what_servers_make_up_elsewhere() -> None:
-    """Ids and times of other answers are no difference either."""
-    body = '{"id": "a", "created": 5, "data": []}'
-    assert failures(http(body), http(body.replace('"a"', '"b"').replace("5", "77"))) == []
+MODELS = {
+    "object": "list",
+    "data": [
+        {"id": "tiny", "object": "model", "created": 17, "idle_seconds": 4.1, "size_bytes": 590, "error": None},
+        {"id": "other", "object": "model", "created": 17, "idle_seconds": None, "size_bytes": 700, "error": None},
+    ],
+}
+STORED = {"id": "resp_a", "object": "response", "created_at": 5, "output": [{"id": "msg_b", "type": "message"}]}
+
+
+def http_json(value: object, path: str = "/v1/models") -> list[Event]:
+    """A body of JSON from this path."""
+    asked, *answer = http("")
+    return [replace(asked, path=path), answer[0], Piece(1, "body", 1, JsonText("", value, "compact")), Done(1, 1)]  # type: ignore[call-overload]
+
+
+def changed(value: object, **members: object) -> object:
+    """The same value, members of these names changed wherever they stand."""
+    if isinstance(value, list):
+        return [changed(one, **members) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: members.get(name, changed(one, **members)) for name, one in value.items()}
+
+
+@pytest.mark.parametrize(
+    ("value", "members"),
+    [
+        (MODELS, {"created": 99, "idle_seconds": 17.5}),
+        (STORED, {"id": "resp_c", "created_at": 1000}),
+        ({"response_id": "a", "total_duration": 1, "expires_at": "2026", "data": []}, {"response_id": "b"}),
+        ({"total_duration": 1, "expires_at": "2026", "time": 1.5}, {"total_duration": 9, "expires_at": "x", "time": 2}),
+        ({"data": [{"object": "embedding", "embedding": [0.5, -1.25]}]}, {"embedding": [0.50004, -1.25]}),
+    ],
+)
+def test_what_servers_make_up_is_not_compared(value: object, members: dict[str, object]) -> None:
+    """Ids, times and durations of any JSON answer; numbers that are not whole differ by less than the tolerance."""
+    assert failures(http_json(value), http_json(changed(value, **members))) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "members", "told"),
+    [
+        (MODELS, {"id": "gpt2"}, "$.data[0].id: expected 'tiny', got 'gpt2'"),
+        (MODELS, {"size_bytes": 591}, "$.data[0].size_bytes: expected 590, got 591"),
+        (MODELS, {"data": []}, "$.data: expected [{'id': 'tiny', 'object': 'model', 'created': 17,"),
+        ({"model_id": "a"}, {"model_id": "b"}, "$.model_id: expected 'a', got 'b'"),
+        ({"bos_token_id": 1}, {"bos_token_id": 2}, "$.bos_token_id: expected 1, got 2"),
+        ({"embedding": [0.5]}, {"embedding": [0.52]}, "$.embedding[0]: expected 0.5, got 0.52"),
+        ({"tokens": [5, 6]}, {"tokens": [5, 7]}, "$.tokens[1]: expected 6, got 7"),
+    ],
+)
+def test_all_else_is_compared(value: object, members: dict[str, object], told: str) -> None:
+    """A finding names the member, with both values; names of models, sizes and token ids are no made-up ids."""
+    found = failures(http_json(value), http_json(changed(value, **members)))
+    assert found[0].startswith(f"fail (ids) stream 1: body differs at {told}")
+
+
+def test_a_member_must_be_there() -> None:
+    """A made-up value may be another, but not be missing."""
+    assert failures(http_json({"id": "a", "n": 1}), http_json({"n": 1})) == [
+        "fail (ids) stream 1: body differs at $.id: expected 'a', got nothing"
+    ]
+
+
+def test_counters_are_not_compared() -> None:
+    """Of /metrics only the status must be the same."""
+    sides = [http_json(f"requests_total {count}", "/metrics") for count in (1, 2)]
+    assert failures(*sides) == []
 
 
 @pytest.mark.parametrize(

@@ -32,18 +32,49 @@ def test_equal_in_meaning_is_equal(fields: dict[str, object]) -> None:
     assert Matcher(RECORDED).match(ask(**fields)) is RECORDED[0]
 
 
-def test_each_recording_answers_once() -> None:
-    """An equal request is a miss when all that match are used, unless they may be reused: the least used first."""
-    matcher = Matcher(RECORDED)
+def test_recordings_answer_again() -> None:
+    """When all that match are used, they answer again in their order; with `once`, an equal request is then a miss."""
+    matcher = Matcher(RECORDED, once=True)
     assert matcher.unused == RECORDED
     assert matcher.match(ask()) is RECORDED[0]
     again = matcher.match(ask())
     assert isinstance(again, Miss)
-    assert again.differences == ("every recorded request that equals it has been answered already",)
+    assert again.differences == ("all recorded answers to this request were used",)
     assert matcher.unused == RECORDED[1:]
     twice = exchanges([generate(1, 1), generate(2, 2)])
-    reusing = Matcher(twice, reuse=True)
-    assert [reusing.match(ask()) for _ in range(4)] == [twice[0], twice[1], twice[0], twice[1]]
+    matcher = Matcher(twice)
+    assert [matcher.match(ask()) for _ in range(4)] == [twice[0], twice[1], twice[0], twice[1]]
+
+
+class Counted(str):
+    """A text that counts how often it is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        """Count, then compare."""
+        Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def comparisons_for(count: int, **fields: object) -> float:
+    """Comparisons of a value for each request, where `count` requests meet as many recorded ones."""
+    recorded = exchanges([generate(i, i, prompt=[i], user=Counted("u")) for i in range(count)])
+    matcher = Matcher(recorded, once=True)
+    Counted.compared = 0
+    for i in range(count):
+        matcher.match(ask(**{"prompt": [i], "user": Counted("u"), **fields}))
+    return Counted.compared / count
+
+
+@pytest.mark.parametrize("fields", [{}, {"prompt": [-1]}, {"model": "other"}, {"seed": 1}])
+def test_time_does_not_grow_with_the_recording(fields: dict[str, object]) -> None:
+    """A request is compared with as many recorded ones among 2,000 as among 200, also where none matches."""
+    few, many = comparisons_for(200, **fields), comparisons_for(2000, **fields)
+    assert many <= few * 1.2
 
 
 def test_a_miss_names_the_nearest_and_what_differs() -> None:
@@ -71,10 +102,12 @@ def test_only_the_prompt() -> None:
 
 
 def test_only_the_order() -> None:
-    """`--match order`: the n-th request gets the n-th answer, whatever it asks."""
-    matcher = Matcher(RECORDED, "order")
+    """`--match order`: the n-th request gets the n-th answer, whatever it asks; after the last the first again."""
+    matcher = Matcher(RECORDED, "order", once=True)
     assert [matcher.match(IncomingRequest("SCORE", {}, "")) for _ in range(3)] == RECORDED
     assert isinstance(matcher.match(ask()), Miss)
+    matcher = Matcher(RECORDED, "order")
+    assert [matcher.match(ask(seed=i)) for i in range(4)] == [*RECORDED, RECORDED[0]]
 
 
 def test_a_redacted_prompt_matches_by_length() -> None:
@@ -82,6 +115,8 @@ def test_a_redacted_prompt_matches_by_length() -> None:
     recorded = exchanges([generate(1, prompt={"$redacted": "prompt", "n": 3, "sha256": ""})])
     assert Matcher(recorded).match(ask()) is recorded[0]
     assert isinstance(Matcher(recorded).match(ask(prompt=[1])), Miss)
+    assert Matcher(recorded).match(recorded[0]) is recorded[0]
+    assert Matcher(RECORDED).match(recorded[0]) is RECORDED[0]
 
 
 def test_frames_that_are_no_requests_match_by_text() -> None:

@@ -70,6 +70,7 @@ def test_a_mock_in_three_lines(project: pytest.Pytester) -> None:
     """A recording answers a client, over LMTP and over HTTP with server-sent events."""
     project.makepyfile(
         """
+        import pytest
         from client import ask, complete
 
         def test_my_client(lmtp_mock):
@@ -88,11 +89,19 @@ def test_a_mock_in_three_lines(project: pytest.Pytester) -> None:
             assert (server.answered, server.unused) == (2, [])
 
         def test_again(lmtp_mock):
-            server = lmtp_mock("hello.lmtp.jsonl", reuse=True)
+            server = lmtp_mock("hello.lmtp.jsonl")
             assert ask(server.url) == ask(server.url)
+            assert server.answered == 2
+
+        def test_once(lmtp_mock):
+            for server in (lmtp_mock("hello.lmtp.jsonl", once=True), lmtp_mock("hello.lmtp.jsonl", reuse=False)):
+                ask(server.url)
+                with pytest.raises(RuntimeError, match="no recorded request matches"):
+                    ask(server.url)
+                assert "all recorded answers to this request were used" in server.warnings[0]
         """
     )
-    run(project, "--lmtp-recordings", "recorded").assert_outcomes(passed=4)
+    run(project, "--lmtp-recordings", "recorded").assert_outcomes(passed=5)
 
 
 def test_requests_that_are_not_recorded(project: pytest.Pytester) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Drop, Frame
+from lmtool.trace.events import Done, Drop, Event, Frame, Piece, Request, Response
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.scanning import Scan
 from lmtool.trace.statistics import Histogram, TraceFigures
@@ -32,8 +32,45 @@ def test_figures_of_one_stream() -> None:
     (one,) = figures(*CONVERSATION).as_json()["listed"]  # type: ignore[misc]
     assert isinstance(one, dict)
     assert (one["ttft_ms"], one["tokens"], one["tokens_per_second"]) == (9.0, 3, 100.0)
-    assert (one["perplexity"], one["finish_reason"], one["prompt_length"]) == (1.649, "length", 3)
+    assert (one["perplexity"], one["finish_reason"], one["prompt_tokens"]) == (1.649, "length", 3)
     assert one["gap_p50_ms"] == pytest.approx(10, rel=0.03)
+
+
+def chat_answer(usage: object, *choices: int) -> list[Event]:
+    """A chat of two messages whose answer came as whole text, with a choice for each number."""
+    asked = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}
+    told = [{"index": i, "message": {"content": "A fox is"}, "finish_reason": "stop"} for i in choices]
+    body = {"choices": told, **({} if usage is None else {"usage": usage})}
+    return [
+        Request(0, 1, "POST", "/v1/chat/completions", {}, JsonText("", asked, "py")),
+        Response(1, 1, 200, "OK", {"content-type": "application/json"}),
+        Piece(1, "body", 1, JsonText("", body, "py")),
+        Done(1, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("usage", "choices", "counted"),
+    [
+        (None, (0,), [(None, None)]),
+        ({"prompt_tokens": 20, "completion_tokens": 12}, (0,), [(20, 12)]),
+        ({"prompt_tokens": 20, "completion_tokens": 24}, (0, 1), [(20, None), (None, None)]),
+    ],
+)
+def test_tokens_are_counted_by_those_who_know(usage: object, choices: tuple[int, ...], counted: list[object]) -> None:
+    """Messages and pieces of text are no tokens; the server's usage counts them, of several choices together."""
+    found = figures(*chat_answer(usage, *choices)).as_json()
+    assert (found["tokens"], found["pieces"]) == (0, len(choices))
+    assert [(one["prompt_tokens"], one["completion_tokens"]) for one in found["listed"]] == counted  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("prompt", ["Once", [{"buffer": "story"}, 7], {"$redacted": "prompt", "n": 5, "sha256": ""}])
+def test_a_prompt_without_ids_has_no_known_length(prompt: object) -> None:
+    """Texts, buffers and what was redacted have no number of tokens unless the server counts them."""
+    counted = tokens(1, token(1) | {"finish_reason": "stop", "usage": {"prompt_tokens": 9, "completion_tokens": 1}})
+    for ending, told in (([], None), ([counted], 9)):
+        (one,) = figures(generate(0, prompt=prompt), *ending).as_json()["listed"]  # type: ignore[misc]
+        assert one["prompt_tokens"] == told  # type: ignore[call-overload]
 
 
 def test_tokens_of_one_frame_arrive_together() -> None:

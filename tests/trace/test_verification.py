@@ -92,7 +92,12 @@ class TestCheck:
             (
                 Header(transport={"kind": "http"}),
                 (NOBODY,),
-                "it is of another protocol, which no server under test has",
+                "recorded over HTTP; use --to http://… or --serve",
+            ),
+            (
+                Header(),
+                (Server(parse_target("http://127.0.0.1:9/"), None),),
+                "recorded over LMTP; use --to ws://… or --serve",
             ),
             (Header(verify={"directions": ["mock"]}), (NOBODY,), "the recording says: mock only"),
             (Header(verify={"directions": ["mock"], "why": "it is odd"}), (NOBODY,), "it is odd"),
@@ -104,6 +109,13 @@ class TestCheck:
         """What is not checked says why."""
         outcome = await check(Plan(servers), CASE, write_trace(ONE, header=header))
         assert (outcome.verdict, outcome.reason) == ("skipped", reason)
+
+    @pytest.mark.parametrize("kind", ["http", "websocket"])
+    async def test_a_server_of_any_protocol_gets_all(self, kind: str, write_trace: Callable[..., Path]) -> None:
+        """`--serve`: a server with one port for all protocols is sent recordings of each."""
+        nobody = Server(parse_target("ws://127.0.0.1:9/"), "m", any_protocol=True)
+        outcome = await check(Plan((nobody,)), CASE, write_trace(ONE, header=Header(transport={"kind": kind})))
+        assert (outcome.verdict, outcome.reason) == ("fail", "")
 
     async def test_redacted_is_skipped(self, write_trace: Callable[..., Path]) -> None:
         """A recording without its prompts cannot be sent."""

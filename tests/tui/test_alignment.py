@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame
+from lmtool.trace.events import Frame, Vocab
 from lmtool.tui.alignment import OTHER_PROMPTS, WINDOW, Side, align, compare
 from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.event_store import EventStore
 from lmtool.tui.runs import width
 from lmtool.tui.styles import UNICODE
 from lmtool.tui.view import View
-from tests.trace.conftest import generate
+from tests.trace.conftest import generate, token
+from tests.trace.conftest import tokens as brought
 from tests.tui.scripted import request, tokens
 from tests.tui.states import WORDS, Token, asked, chunk, plain, rows, score, side, sides, sse, view_of
 
@@ -200,6 +202,20 @@ class TestComparison:
         made = compare(*sides((generate(0.0), parent), (generate(0.0, 2, prompt=[5, 6, 7, 1, 4]), plain(3))))
         assert (made.candidates, made.margins) == ((-0.6, -1.7), (pytest.approx(1.1), None))
         assert made.divergences == (None,)
+        assert made.alignment.own == ("", "d")
+
+    @pytest.mark.parametrize("words", [WORDS, {**WORDS, 4: " two words"}])
+    def test_the_token_of_a_branch_stands_out(self, words: dict[int, str]) -> None:
+        """It is drawn as the token of the parent that it replaced is, not as what both have in common."""
+        spool = EventStore()
+        spool.feed([Vocab(0.0, 0, words), generate(0.0), generate(0.0, 2, prompt=[5, 6, 7, 1, 4])])
+        spool.feed([brought(0.1, token(i, n)) for i, n in ((1, 1), (2, 1), (3, 2))])
+        view = View(spool.state, spool)
+        document = ComparisonDocument(*(Side(view, stream) for stream in spool.state.streams), UNICODE)
+        drawn = [document.line(y, 60) for y in range(document.height(60))]
+        marked = [run.text for line in drawn for run in line if "here" in run.style]
+        assert marked == ["▕b▏", *(f"▕{word}▏" for word in re.findall(r"\s*\S+", words[4]))]
+        assert sum(run.text == "xyza" and run.style == "dim" for line in drawn for run in line) == 1
 
     def test_models_with_other_ids(self) -> None:
         """Between tokenizers, alternatives are compared by what they mean."""

@@ -45,24 +45,25 @@ def damaged(word: str) -> bytes:
 class TestApp:
     """The app as a whole: sources that end, fail, cannot be read; crashes; modes of drawing."""
 
-    async def test_the_trace_to_compare_with_is_read_meanwhile(self, tmp_path: Path) -> None:
-        """It is there when it is asked for; what of it can be read is, and that there is more is said."""
+    async def test_two_traces_are_compared(self, tmp_path: Path) -> None:
+        """Both are shown at once, at their ends; what can be read is, and that there is more is said."""
         whole = RECORDINGS / "one_greedy_stream.lmtp.jsonl"
         lines = whole.read_text().splitlines()
         broken = tmp_path / "broken.lmtp.jsonl"
         broken.write_text("\n".join([*lines[:-2], "[]", *lines[-2:]]) + "\n")
         sentence = "only the beginning of broken.lmtp.jsonl can be read"
-        for path, told, compared in ((whole, "", "A 1/1"), (broken, sentence, "broken.lmtp.jsonl has no stream")):
-            other = TraceFile(path)
-            app = InspectorApp(TraceFile(whole), None, InspectorOptions(speed=float("inf")), other)
+        for path, told, speed in ((whole, "", float("inf")), (whole, "", 1.0), (broken, sentence, float("inf"))):
+            app = InspectorApp(TraceFile(whole), None, InspectorOptions(speed=speed), TraceFile(path))
             async with app.run_test(size=(160, 36)) as pilot:
                 seen = Watched(app, pilot, Scripted())
-                while not other.is_loaded and app.message is None:
+                while app.top_screen is app.main:
                     await pilot.pause(0.02)
                 await seen.settle()
+                assert "A 1/1" in seen.text()
+                assert "B 1/1" in seen.text()
+                await seen.press("escape")
                 assert told in seen.text()
-                await seen.press("=")
-                assert compared in seen.text()
+                assert " tokens · length" in seen.text()
 
     async def test_a_remote_that_goes_leaves_the_last_screen(self) -> None:
         """The header and the line below say so until a key is pressed; everything can still be looked at."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from lmtool.errors import ConnectError, FileError, UsageError
+from lmtool.trace.events import Event, Vocab
 from lmtool.trace.filter import parse
+from lmtool.trace.header import Header
+from lmtool.trace.writer import TraceWriter
 from lmtool.tui import headless
 from lmtool.tui.headless import export, need_screen, save_snapshot
 from lmtool.tui.options import InspectorOptions
@@ -17,6 +21,7 @@ from lmtool.tui.sources.connect import ConnectSource
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import serving
 from tests.scripted_model import ScriptedModel
+from tests.trace.conftest import generate, token, tokens
 
 RECORDING = Path(__file__).parents[2] / "recordings/two_streams_interleaved.lmtp.jsonl"
 
@@ -121,3 +126,23 @@ async def test_a_picture(tmp_path: Path) -> None:
     await save_snapshot([RECORDING, RECORDING], path, "100x30", InspectorOptions(), force=True)
     with pytest.raises(FileError, match="cannot write"):
         await save_snapshot([RECORDING], tmp_path / "no/a.svg", "100x30", InspectorOptions(), force=False)
+
+
+@pytest.mark.parametrize("size", ["120x36", "80x24", "150x40"])
+async def test_a_picture_begins_at_the_beginning(size: str, tmp_path: Path) -> None:
+    """Three streams of 60 tokens stand there whole, from their first word on, where there is room for them."""
+    path = tmp_path / "three.lmtp.jsonl"
+    events: list[Event] = [Vocab(0, 0, {i: f" w{i}" for i in range(60)} | {60: "Once", 61: "Then", 62: "Last"})]
+    events += [generate(0, n, prompt=[60 + n], max_tokens=60) for n in range(3)]
+    for i in range(60):
+        last = "length" if i == 59 else None
+        events.append(tokens(i / 100, *(token(i, n) | {"finish_reason": last} for n in range(3))))
+    writer = TraceWriter(path, Header())
+    for event in events:
+        writer.write(event)
+    writer.close(1.0)
+    await save_snapshot([path], tmp_path / "a.svg", size, InspectorOptions(), force=False)
+    words = re.findall(r"\w+", re.sub(r"<style>.*</style>|<[^>]*>|&#160;", " ", (tmp_path / "a.svg").read_text()))
+    assert words.count("w0") == 3
+    assert words.count("w59") >= 3
+    assert all(words.count(word) == 2 for word in ("Once", "Then", "Last"))  # in the table, and before its answer

@@ -16,11 +16,18 @@ from lmtool.trace.filter import parse
 from lmtool.trace.header import Header
 from lmtool.trace.stream_events import stream_of
 from lmtool.trace.writer import TraceWriter
+from lmtool.tui.documents.document import ViewDocument
+from lmtool.tui.documents.split import SplitDocument
+from lmtool.tui.documents.text import TextDocument
+from lmtool.tui.documents.tokens import InterleavedDocument, TableDocument
 from lmtool.tui.event_store import EventStore
 from lmtool.tui.measures import Measures
+from lmtool.tui.runs import length
+from lmtool.tui.styles import UNICODE
 from lmtool.tui.token_filter import Selection, StreamFacts, TokenFacts, TokenFilter, load_selection
+from lmtool.tui.view import View
 from tests.trace.conftest import generate, token, tokens
-from tests.tui.states import measures
+from tests.tui.states import measures, rows
 
 EVENTS: tuple[Event, ...] = (
     Vocab(0.0, 0, {11: " the", 12: "x"}),
@@ -67,7 +74,7 @@ class TestTokenFilter:
         spool = EventStore()
         spool.feed([generate(0.0)])
         made = Measures(spool.state, spool)
-        sieve = TokenFilter(parse(expression), None, made)
+        sieve = TokenFilter(parse(expression), made)
         for i, ids in enumerate(frames):
             spool.feed([tokens(i / 10, *[token(one, 1 + one % 2) for one in ids])])
             wanted = [row for row in range(len(spool.state.tokens)) if parse(expression).token(TokenFacts(made, row))]
@@ -79,14 +86,15 @@ class TestTokenFilter:
         spool = EventStore()
         spool.feed([generate(0.0), generate(0.0, 2), tokens(0.1, token(1), token(1, 2), token(1))])
         made = Measures(spool.state, spool)
-        assert TokenFilter(parse("tok:1"), 0, made).rows(3).tolist() == [0, 2]
-        assert TokenFilter(parse("tok:1"), 1, made).rows(3).tolist() == [1]
+        assert TokenFilter(parse("tok:1"), made).rows(3, 0).tolist() == [0, 2]
+        assert TokenFilter(parse("tok:1"), made).rows(3, 1).tolist() == [1]
+        assert TokenFilter(parse("tok:1"), made).rows(2, 0).tolist() == [0]
 
     def test_a_stream_that_fails_later(self) -> None:
         """Where the filter asks how a stream ends, tokens seen before the end are found after it."""
         spool = EventStore()
         spool.feed([generate(0.0), tokens(0.1, token(1))])
-        sieve = TokenFilter(parse("err"), None, Measures(spool.state, spool))
+        sieve = TokenFilter(parse("err"), Measures(spool.state, spool))
         assert sieve.rows(1).tolist() == []
         spool.feed([tokens(0.2, {"stream_id": 1, "error": "no"})])
         assert sieve.rows(1).tolist() == [0]
@@ -97,7 +105,7 @@ class TestTokenFilter:
         spool = EventStore()
         spool.feed([generate(0.0)])
         spool.feed([tokens(i / 100, *[token(1)] * 100) for i in range(410)])
-        sieve = TokenFilter(parse(expression), None, Measures(spool.state, spool))
+        sieve = TokenFilter(parse(expression), Measures(spool.state, spool))
         assert len(sieve.rows(41_000)) == 0
         rounds = 1
         while sieve.filter_more():
@@ -189,3 +197,49 @@ class TestFacts:
         assert (facts.sid, facts.conn, facts.model, facts.kind, facts.state) == ("1/1", 1, "gpt2", "gen", "running")
         assert parse("p<.1 run").stream(facts)
         assert not parse("p<.1 err").stream(facts)
+
+
+class TestEveryView:
+    """A filter acts in every view of tokens."""
+
+    @pytest.mark.parametrize("kind", [SplitDocument, InterleavedDocument, TextDocument, TableDocument])
+    def test_other_tokens_are_not_shown(self, kind: type[ViewDocument], view: View) -> None:
+        """What does not pass is left out of lists; in a text dots keep its place. The cursor's token is always read."""
+        document = kind(view, UNICODE)
+        before = "\n".join(rows(document, 100))
+        view.choose_token(view.state.streams[0].rows[-1])
+        view.set_filter(parse('"fox"'))
+        after = "\n".join(rows(document, 100))
+        assert "fox" in before
+        assert " the" in before
+        assert "fox" in after
+        assert " the" not in after.replace(" there", "")
+        assert ("····" in after) is (kind in (SplitDocument, TextDocument))
+        view.set_filter(None)
+        view.end()
+        assert "\n".join(rows(document, 100)) == before
+
+    def test_a_text_keeps_its_lines(self, view: View) -> None:
+        """With and without a filter each token stands in the same place; signs of the cursor aside."""
+        document = TextDocument(view, UNICODE)
+        before = [length(document.line(y, 16)) for y in range(document.height(16))]
+        view.set_filter(parse("p<0"))
+        assert [length(document.line(y, 16)) for y in range(document.height(16))] == before
+
+    def test_the_cursor_goes_where_there_is_something(self, view: View) -> None:
+        """A stream that the filter does not let through is left for the first that it does."""
+        view.set_filter(parse("sid:1/2"))
+        view.keep_to_filter()
+        assert view.stream == 1
+        view.set_filter(parse("sid:none"))
+        view.keep_to_filter()
+        assert view.stream == 1
+
+    def test_a_followed_stream(self, view: View) -> None:
+        """Following one stream, the filter goes on in it alone."""
+        view.set_filter(parse("p<2"))
+        every = len(view.token_rows())
+        view.follow_stream()
+        assert len(view.token_rows()) == len(view.rows_of(view.state.streams[0])) < every
+        view.follow_stream()
+        assert len(view.token_rows()) == every

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from lmtool.cli.common_options import Common
-from lmtool.cli.trace.files import TraceFile, read_events
+from lmtool.cli.trace.files import TraceFile, read_recording
 from lmtool.option import option
 
 
@@ -24,18 +24,20 @@ def diff(
     as_json: bool = option(False, "One JSON object a request.", flag="--json"),
 ) -> None:
     """Compare two traces stream by stream; status 1 where a check does not hold."""
-    from lmtool.trace.comparison import compare, compare_sessions, with_words
+    from itertools import chain
+
+    from lmtool.trace.comparison import compare, compare_sessions
     from lmtool.trace.diff import Tolerance
-    from lmtool.trace.exchanges import exchanges
 
     out = common.output()
-    (_, ours), (_, theirs) = read_events(out, expected), read_events(out, actual)
-    tolerance = with_words(Tolerance(tol_logprob, tie_eps), (*ours, *theirs))
-    comparisons = compare(exchanges(ours), exchanges(theirs), level, tolerance, mode=match, ignore=ignore or ())
-    comparisons += compare_sessions(ours, theirs, level)
-    for one in comparisons:
+    ours, theirs = read_recording(out, expected), read_recording(out, actual)
+    tolerance = Tolerance(tol_logprob, tie_eps, {**ours.words, **theirs.words})
+    compared = compare(ours.exchanges, theirs.exchanges, level, tolerance, mode=match, ignore=ignore or ())
+    number = failed = 0
+    for one in chain(compared, compare_sessions(ours.session_events, theirs.session_events, level)):
         out.line(one.as_json() if as_json else str(one))
-    failed = sum(one.verdict == "fail" for one in comparisons)
-    out.note(f"{len(comparisons)} requests · {failed} failed", "")
+        number += 1
+        failed += one.verdict == "fail"
+    out.note(f"{number} requests · {failed} failed", "")
     if failed:
         raise typer.Exit(1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lmtool.terminal import Output
     from lmtool.trace.events import Event
-    from lmtool.trace.exchanges import RecordedRequest
+    from lmtool.trace.exchanges import Recording
     from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
 
@@ -42,18 +42,18 @@ def read_events(out: Output, path: Path) -> tuple[Header, list[Event]]:
     return reader.header, events
 
 
-def read_requests(out: Output, path: Path) -> list[RecordedRequest]:
-    """The requests of a trace, Evergreen's actions among them, each with its answer; warns when it is not complete.
-
-    Raises `FileError`, and `ResourceError` without the package that sessions need.
-    """
+def read_recording(out: Output, path: Path) -> Recording:
+    """What of a trace is compared and answered; warns when the trace is not complete. Raises `FileError`."""
     from lmtool.trace.events import Message
-    from lmtool.trace.exchanges import recorded_requests
+    from lmtool.trace.exchanges import Recording
+    from lmtool.trace.reader import TraceReader
 
-    header, events = read_events(out, path)
-    if header.redacted and any(isinstance(event, Message) for event in events):
+    reader = TraceReader(path)
+    recording = Recording.of(event for _, event in reader.with_offsets(whole=True))
+    warn_if_incomplete(out, reader)
+    if reader.header.redacted and any(isinstance(event, Message) for event in recording.session_events):
         out.warn(f"{path} was redacted: of its Evergreen sessions, what is missing cannot be answered")
-    return recorded_requests(events)
+    return recording
 
 
 def write_trace(path: Path, header: Header, events: Iterable[Event], *, force: bool, sources: Iterable[Path]) -> int:

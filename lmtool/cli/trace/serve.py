@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from lmtool.cli.common_options import ServerCommon
-from lmtool.cli.trace.files import read_requests
+from lmtool.cli.trace.files import read_recording
 from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import ListenConfig
@@ -36,7 +36,8 @@ async def serve(
     max_gap: float | None = option(None, "Longest wait inside an answer.", metavar="S", minimum=0),
     chaos: str = option("", "Trouble: batch, delay, fields, commands, cut; all.", metavar="LIST"),
     seed: int = option(0, "Of the trouble: the same seed, the same trouble."),
-    reuse: bool = option(False, "Answer equal requests again when all are used."),
+    once: bool = option(False, "Use each recorded answer once; else equal requests are answered again."),
+    reuse: bool = option(False, "The default since there is --once.", hidden=True),  # scripts pass it
 ) -> None:
     """Answer requests as they were answered when they were recorded: a mock server for tests of clients.
 
@@ -53,9 +54,11 @@ async def serve(
 
     if (to is None) == (on_miss == "forward"):
         raise UsageError("--on-miss forward and --to URL belong together", "give both, or neither")
+    if once and reuse:
+        raise UsageError("--once and --reuse contradict each other", "leave --reuse out, it is the default")
     out, pace, trouble = common.output(), Pace(parse_speed(speed), max_gap), Chaos(parse_chaos(chaos), seed)
-    recorded = [exchange for file in files for exchange in read_requests(out, file)]
-    matcher = Matcher(recorded, match, ignore=ignore or (), reuse=reuse)
+    recorded = [request for file in files for request in read_recording(out, file).requests]
+    matcher = Matcher(recorded, match, ignore=ignore or (), once=once)
     target = None if to is None else parse_target(to, common.api_key)
     place = ListenConfig(host, port, unix)
     place.check(common.typed)

@@ -28,20 +28,23 @@ def stats(
 
     out = common.output()
     reader, figures = TraceReader(file), TraceFigures()
-    figures.read(Scan(reader))
-    assert reader.ending is not None
-    report = {"file": str(file), "state": reader.ending.state, **figures.as_json()}
-    if as_json:
-        out.line(json.dumps(report))
-    else:
-        _print(out, report)
+    try:
+        figures.read(Scan(reader))
+    finally:  # also of what stands before a line that cannot be read
+        state = "unreadable" if reader.ending is None else reader.ending.state
+        report = {"file": str(file), "state": state, **figures.as_json()}
+        if as_json:
+            out.line(json.dumps(report))
+        else:
+            _print(out, report)
     warn_if_incomplete(out, reader)
 
 
 def _print(out: Output, figures: dict[str, Any]) -> None:
+    pieces = f"{figures['pieces']} pieces of text · " if figures["pieces"] else ""
     out.line(
         f"{figures['duration_s']:.3f} s · {figures['connections']} connections · {figures['requests']} requests · "
-        f"{figures['tokens']} tokens · {figures['client_frames']} > {figures['server_frames']} < frames"
+        f"{figures['tokens']} tokens · {pieces}{figures['client_frames']} > {figures['server_frames']} < frames"
     )
     out.line(f"gap p50 {_figure(figures['gap_p50_ms'])} ms · p99 {_figure(figures['gap_p99_ms'])} ms")
     listed = figures["listed"]
@@ -50,13 +53,14 @@ def _print(out: Output, figures: dict[str, Any]) -> None:
         out.line(row("stream", "request", "prompt", "tokens", "ttft ms", "tok/s", "gap p99", "ppl", "end"))
     for one in listed[:_SHOWN]:
         tokens = f"{one['tokens']}*" if one["pieces"] else str(one["tokens"])
+        tokens = tokens if one["completion_tokens"] is None else str(one["completion_tokens"])
         numbers = [one[n] for n in ("ttft_ms", "tokens_per_second", "gap_p99_ms", "perplexity")]
         end = one["error"] or one["finish_reason"] or ("not finished" if one["generates"] else "")
         out.line(
-            row(one["stream"], one["kind"][:24], _figure(one["prompt_length"]), tokens, *map(_figure, numbers), end)
+            row(one["stream"], one["kind"][:24], _figure(one["prompt_tokens"]), tokens, *map(_figure, numbers), end)
         )
-    if any(one["pieces"] for one in listed[:_SHOWN]):
-        out.line("* pieces of text: the server named no tokens; logprobs make it name them")
+    if any(one["pieces"] and one["completion_tokens"] is None for one in listed[:_SHOWN]):
+        out.line("* pieces of text: the answer came as text chunks; request logprobs or usage to get tokens")
     if len(listed) > _SHOWN:
         out.line(f"… and {len(listed) - _SHOWN} more (--json lists the first 10000)")
 

@@ -151,6 +151,6 @@ async def local_server(model: str) -> AsyncIterator[Server]:
         sockets = bind(place)
         service.listen(sockets)
         await service.ready(lambda _progress: None)
-        yield Server(parse_target(url(place, sockets)), models.main)
+        yield Server(parse_target(url(place, sockets)), models.main, any_protocol=True)
     finally:
         await service.close()

@@ -11,7 +11,7 @@ from lmtool.logprobs.numbers import format_probability
 from lmtool.tui.alignment import compare
 from lmtool.tui.documents.document import Document
 from lmtool.tui.documents.list import broken
-from lmtool.tui.documents.text import TextDocument
+from lmtool.tui.documents.text import OWN_STYLE, TextDocument
 from lmtool.tui.runs import Run, cut, flow, length, visible, width
 
 if TYPE_CHECKING:
@@ -31,8 +31,9 @@ class ComparisonDocument(Document):
     def __init__(self, a: Side, b: Side, glyphs: Glyphs) -> None:
         self._sides = (a, b)
         self._glyphs = glyphs
-        self._texts = (TextDocument(a.view, glyphs, cursor=False), TextDocument(b.view, glyphs, cursor=False))
         self.result: Comparison = compare(a, b)
+        own = self.result.alignment.own
+        self._texts = tuple(TextDocument(s.view, glyphs, alone=False, own=t) for s, t in zip((a, b), own, strict=True))
         self._verdict = self._phrases()
         """What they have in common: paragraphs of phrases."""
         self._columns = 0
@@ -90,7 +91,7 @@ class ComparisonDocument(Document):
         after = parting if place >= 0 and self.result.alignment.parts else -1
         line: Line = []
         for text, style, row in self._texts[i].line_of(side.stream, y, columns):
-            if row is not None and row == parting:
+            if (row is not None and row == parting) or style == OWN_STYLE:
                 line.append(Run(f"{self._glyphs.open}{text}{self._glyphs.close}", f"{style} here", row))
             else:
                 coloured = row is not None and after is not None and row > after

@@ -15,6 +15,8 @@ class Document:
 
     heads = 0
     """Lines at the top that stay in sight."""
+    rows = 2
+    """Rows of the screen that its pane has, which sets them."""
     chosen: int | None = None
     """The target under the document's own cursor."""
 

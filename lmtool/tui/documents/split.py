@@ -46,9 +46,8 @@ class SplitDocument(ViewDocument):
 
     def __init__(self, view: View, glyphs: Glyphs, rows: int = 10) -> None:
         super().__init__(view, glyphs)
-        self._text = TextDocument(view, glyphs, whole=False)
         self.rows = rows
-        """Lines of the pane, which sets it."""
+        self._text = TextDocument(view, glyphs, whole=False)
         self._shown: list[Stream] = []
         self._shape = Grid(1, 1)
         self._begins: list[int] = []

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 RULE, WALL = "─", "│"
 """Before a turn's role; between a prompt, a thought and its answer."""
-PROMPT, SEPARATOR = -1, -2
+FILTERED = "·"
+"""For each column of a token that the filter does not let through: what is left stays in its place."""
+PROMPT, SEPARATOR, OWN = -1, -2, -3
 """Positions of parts that are no tokens."""
+OWN_STYLE = "here"
 LAYOUTS = 64
 """Streams whose lines are kept."""
 LONGEST_FAILURE = 1000
@@ -36,15 +39,17 @@ class Part(NamedTuple):
     """A token, or a part of it, on a line."""
 
     position: int
-    """Of the token in its stream; `PROMPT`, or `SEPARATOR`."""
+    """Of the token in its stream; `PROMPT`, `SEPARATOR`, `OWN`."""
     text: str
 
 
 class Layout:
     """Lines of parts. A token, or a prompt's word, that does not fit goes to the next line whole, if it fits there."""
 
-    def __init__(self, state: State, stream: Stream, columns: int, *, blanks: bool = False, start: int = 0) -> None:
-        """Begin with the prompt, or with the token at `start`. columns: at least 2."""
+    def __init__(
+        self, state: State, stream: Stream, columns: int, *, blanks: bool = False, start: int = 0, own: str = ""
+    ) -> None:
+        """Begin with the prompt, or with the token at `start`. columns: at least 2. own: see `TextDocument`."""
         self._state = state
         self._stream = stream
         self.columns = max(2, columns)
@@ -59,7 +64,7 @@ class Layout:
         self._sections = bisect_left(stream.sections, start, key=lambda one: one.position)
         """Sections of the stream that begin before what is laid out next."""
         if not start:
-            self._put_prompt()
+            self._put_prompt(own)
 
     @property
     def count(self) -> int:
@@ -76,14 +81,16 @@ class Layout:
         """Position of the first token that begins on this line or below; `count` where there is none."""
         return self.start + bisect_left(self.line_of, max(0, line))
 
-    def _put_prompt(self) -> None:
+    def _put_prompt(self, own: str) -> None:
         """Each turn below a thin rule with its role; a prompt without turns up to a wall, the answer behind it."""
         parts = prompt_parts(self._state, self._stream)
         for part in parts:
             if part.role:
                 self._rule(part.role)
-            for word in _WORDS.findall(part.text) or [""]:
-                self._put(PROMPT, word.lstrip(" ") if self._begin(word) else word)
+            end = own if part is parts[-1] and part.text.endswith(own) else ""
+            words = [(PROMPT, word) for word in _WORDS.findall(part.text.removesuffix(end)) or [""]]
+            for position, word in (*words, *((OWN, word) for word in _WORDS.findall(end))):
+                self._put(position, word.lstrip(" ") if self._begin(word) else word)
         if parts and parts[-1].text:
             if parts[-1].role:
                 self._rule("continued")
@@ -183,10 +190,15 @@ class Layout:
 class TextDocument(ViewDocument):
     """The stream under the cursor: prompt, then tokens; the cursor's token stands between signs and needs no colour."""
 
-    def __init__(self, view: View, glyphs: Glyphs, *, cursor: bool = True, whole: bool = True) -> None:
-        """cursor: whether its token is shown as such. whole: False lays out what is around the cursor, or the end."""
+    def __init__(self, view: View, glyphs: Glyphs, *, alone: bool = True, whole: bool = True, own: str = "") -> None:
+        """Show the view's streams.
+
+        alone: False leaves out the cursor and the filter. whole: False lays out what is around the cursor, or the end.
+        own: text at the end of a prompt that is not of the prompt, as the token that a branch begins with.
+        """
         super().__init__(view, glyphs)
-        self._cursor = cursor
+        self._own = own
+        self._alone = alone
         self._whole = whole
         self._layouts: dict[int, Layout] = {}
 
@@ -219,7 +231,9 @@ class TextDocument(ViewDocument):
             if len(self._layouts) > LAYOUTS:
                 self._layouts.clear()
             start = 0 if self._whole else max(0, place - WINDOW) // WINDOW * WINDOW
-            layout = self._layouts[stream.index] = Layout(self._view.state, stream, room, blanks=blanks, start=start)
+            layout = self._layouts[stream.index] = Layout(
+                self._view.state, stream, room, blanks=blanks, start=start, own=self._own
+            )
         layout.extend(count if self._whole else min(count, place + WINDOW))
         return layout, count
 
@@ -284,13 +298,17 @@ class TextDocument(ViewDocument):
             ending = self._ending(stream, columns) if count >= layout.count else []
             return ending[y - len(layout.lines)] if y - len(layout.lines) < len(ending) else []
         view, glyphs = self._view, self._glyphs
-        here = view.token if self._cursor and view.stream == stream.index else None
+        here = view.token if self._alone and view.stream == stream.index else None
         line: Line = []
         for position, text in layout.lines[y]:
             if position < 0:
-                line.append(Run(text, "dim" if position == PROMPT else "rule"))
+                line.append(Run(text, {PROMPT: "dim", OWN: OWN_STYLE}.get(position, "rule")))
             elif position < count:
                 row = stream.rows[position]
-                shown = f"{glyphs.open}{text}{glyphs.close}" if row == here else text
-                line.append(Run(shown, f"{view.style(row)} {'here' if row == here else ''}", row))
+                if row == here:
+                    line.append(Run(f"{glyphs.open}{text}{glyphs.close}", f"{view.style(row)} here", row))
+                elif self._alone and not view.passes(row):
+                    line.append(Run(FILTERED * width(text), "dim", row))
+                else:
+                    line.append(Run(text, view.style(row), row))
         return line

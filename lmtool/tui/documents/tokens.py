@@ -12,6 +12,8 @@ from lmtool.tui.documents.document import ViewDocument
 from lmtool.tui.runs import Run, fitted, pad, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lmtool.tui.runs import Line
 
 ROOMY = 44
@@ -82,15 +84,16 @@ class TableDocument(ViewDocument):
 
     def height(self, columns: int) -> int:  # noqa: ARG002 - no line is broken
         """Tokens and a heading."""
-        stream = self._view.current
-        return 1 + (0 if stream is None else stream.count(self._view.token_count))
+        return 1 + len(self._rows())
 
-    def anchor(self, columns: int) -> int | None:
+    def _rows(self) -> Sequence[int]:
+        stream = self._view.current
+        return () if stream is None else self._view.rows_of(stream)
+
+    def anchor(self, columns: int) -> int | None:  # noqa: ARG002 - no line is broken
         """The cursor's token."""
-        stream, row = self._view.current, self._view.token
-        if stream is None or row is None or self._view.row is None:
-            return self.height(columns) - 1
-        return 1 + bisect_left(stream.rows, row)
+        row, rows = self._view.row, self._rows()
+        return len(rows) if row is None else min(len(rows), 1 + bisect_left(rows, row))
 
     def move(self, rows: int) -> None:
         """The cursor down."""
@@ -98,15 +101,15 @@ class TableDocument(ViewDocument):
 
     def line(self, y: int, columns: int) -> Line:
         """A heading or a token."""
-        stream = self._view.current
-        if y == 0 or stream is None:
+        if y == 0:
             words = (pad("#", 5, right=True), pad("id", 7, right=True), pad("token", 14))
             more = " entropy margin" if columns >= WIDE else ""
             return fitted([Run(f" {' '.join(words)}     p   bits{more} rank  alternatives", "title")], columns)
-        return self._token(stream.rows[y - 1], y - 1, columns) if y < self.height(columns) else []
+        rows = self._rows()
+        return self._token(rows[y - 1], columns) if y <= len(rows) else []
 
-    def _token(self, row: int, position: int, columns: int) -> Line:
-        view = self._view
+    def _token(self, row: int, columns: int) -> Line:
+        view, position = self._view, self._view.position(row)
         token, logprob, rank = view.state.tokens.ids[row], view.state.tokens.logprob(row), view.measures.rank(row)
         here = "cursor" if row == view.token else ""
         p = "" if logprob is None else numbers.format_probability(probability(logprob))

@@ -111,8 +111,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._boxes["tokens-box"] = Vertical(id="tokens-box")
         # Not looked up on the screen: a frame may be drawn while it is taken apart.
         self._text = LinePane(TextDocument(view, glyphs), styles, id="text")
-        self._below_split = SplitDocument(view, glyphs)
-        self._below = LinePane(self._below_split, styles, id="below")
+        self._below = LinePane(SplitDocument(view, glyphs), styles, id="below")
         self._text.can_focus = self._below.can_focus = False
         bar = partial(LineBar, styles=styles)
         self.header = bar(lambda columns: [bars.header(view, inspector.status_now, glyphs, columns)], id="header")
@@ -267,14 +266,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if self.small:
             self._small.draw()
             return
-        document, tokens = self._token_documents[self._inspector.view.mode], self.panes["tokens"]
-        tokens.document = document
-        if isinstance(document, SplitDocument):
-            document.rows = max(2, tokens.rows)
+        self.panes["tokens"].document = self._token_documents[self._inspector.view.mode]
         for name in (self.pane_name,) if self.single else PANES:
             if figures or name in ("tokens", "frames"):
                 self.panes[name].draw()
-        self._below_split.rows = max(2, self._below.rows)
         for widget in (self._below,) if self.single else (self._rule, self._text, self._token):
             widget.draw()
         self._legend.draw()
@@ -341,6 +336,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._inspector.changed()
         if event.pane is self.panes["detail"] and event.again:
             self._inspector.branch_here()
+
+    def on_line_pane_resized(self) -> None:
+        """The next frame draws for the new size."""
+        self._inspector.changed()
 
     def on_line_bar_clicked(self, event: LineBar.Clicked) -> None:
         """A click on the timeline goes there, one on a tab opens it, one on a key does what it says."""

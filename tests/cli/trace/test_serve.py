@@ -15,12 +15,13 @@ from lmtool.cli.trace.serve import _address
 from tests.cli.trace_runner import CONVERSATION, trace
 
 
-async def test_a_recording_answers(tmp_path: Path) -> None:
-    """The recorded stream comes back byte for byte; Ctrl-C ends it with a summary, status 0."""
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_recording_answers(tmp_path: Path, *, once: bool) -> None:
+    """The recorded stream comes back byte for byte, and again unless --once; Ctrl-C ends it, status 0."""
     (tmp_path / "a").write_text(CONVERSATION)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "lmtool", "trace", "serve"),
-        *(str(tmp_path / "a"), "--port", "0", "--speed", "max"),
+        *(str(tmp_path / "a"), "--port", "0", "--speed", "max", *(["--once"] if once else [])),
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
@@ -34,7 +35,7 @@ async def test_a_recording_answers(tmp_path: Path) -> None:
             await client.send('GENERATE {"model": "m", "prompt": [5, 6], "stream_id": 1, "max_tokens": 3}')
             frames = [await client.recv() for _ in range(3)]
             await client.send('GENERATE {"model": "m", "prompt": [5, 6], "stream_id": 2, "max_tokens": 3}')
-            assert "answered already" in str(await client.recv())
+            again = str(await client.recv())
         process.send_signal(signal.SIGINT)
         rest = (await asyncio.wait_for(process.stderr.read(), 60)).decode()
         assert await asyncio.wait_for(process.wait(), 60) == 0
@@ -43,7 +44,9 @@ async def test_a_recording_answers(tmp_path: Path) -> None:
             process.kill()
             await process.wait()
     assert frames[1] == 'TOKEN [{"token": 12, "stream_id": 1, "logprob": -Infinity}]'
-    assert "1 requests answered · 1 not recorded · 0 recorded ones not asked" in rest
+    assert again.startswith('TOKEN [{"token": ') is not once
+    assert ("all recorded answers to this request were used" in again) is once
+    assert f"{1 if once else 2} requests answered · {int(once)} not recorded · 0 recorded ones not asked" in rest
     assert "is cut" in said
 
 

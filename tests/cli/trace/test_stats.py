@@ -20,3 +20,15 @@ def test_table_and_json(tmp_path: Path) -> None:
     found = json.loads(trace("stats", tmp_path / "a", "--json").stdout)
     assert found["state"] == "cut"
     assert found["listed"][0]["perplexity"] == 2.718
+
+
+def test_a_bad_last_line(tmp_path: Path) -> None:
+    """The figures of all that stands before it, then the error with its line, status 7; --json likewise."""
+    lines = CONVERSATION.splitlines(keepends=True)
+    (tmp_path / "a").write_text("".join([*lines, "[1.0, 7]\n"]))
+    result = trace("stats", tmp_path / "a")
+    assert result.exit_code == 7
+    assert "1 requests · 3 tokens · 1 > 3 < frames" in result.stdout
+    assert f"line {len(lines) + 1}" in result.stderr
+    found = json.loads(trace("stats", tmp_path / "a", "--json").stdout)
+    assert (found["state"], found["tokens"]) == ("unreadable", 3)
