@@ -46,6 +46,8 @@ class TraceWriter:
         # A packed file names no time and no name: the same events give the same bytes.
         packed = self.path.suffix == ".gz"
         self._packed = gzip.GzipFile("", "wb", fileobj=self._raw, mtime=0) if packed else None
+        self._time = 0.0
+        """Of the last event; a numbered trace that lost events has later ones than their count."""
         self.events = 0
         """Written so far."""
         self.tokens = 0
@@ -68,6 +70,7 @@ class TraceWriter:
         self._put(write_event(event, self._header.json))
         self.events += 1
         self.tokens += count_tokens(event)
+        self._time = event.time
 
     def _put(self, text: str) -> None:
         line = f"{text}\n"
@@ -98,7 +101,7 @@ class TraceWriter:
         """Flush, write the end record, close the file. `measured`: the time now. Raises `OSError`."""
         try:
             self.flush()
-            end = End(self.time(measured), self.events, self.tokens, self._hash.hexdigest())
+            end = End(max(self.time(measured), self._time), self.events, self.tokens, self._hash.hexdigest())
             self._store(f"{write_event(end, self._header.json)}\n".encode())
         finally:
             self.abandon()
