@@ -31,7 +31,7 @@ LARGE_UNPACKED, MOST_UNPACKED = 2**25, 100
 """Bytes of a packed file from which it is refused where it is this many times as large as packed; a recording of one
 token over and over is 46 times as large."""
 MOST_EMPTY, _SHORTEST_EVENT = 2**20, 8
-"""Lines that are too short for an event, and so blank or comments; bytes of the shortest event, its line feed included."""
+"""Lines that are too short for an event, and so say nothing; bytes of the shortest event with its line feed."""
 BLOCK = 2**16
 """Bytes that are read at a time: what is made of them stays in the processor's cache."""
 _BLOBS_KEPT = 8
@@ -220,7 +220,7 @@ class Lines:
         except (OSError, zlib.error) as error:
             raise FileError(f"{self._path}, after line {self.number}: {error}") from None
         self._unpacked += len(data)
-        if self._unpacked > LARGE_UNPACKED and isinstance(self._file, gzip.GzipFile):
+        if self._unpacked > LARGE_UNPACKED and isinstance(cast("object", self._file), gzip.GzipFile):
             packed = os.fstat(self._file.fileno()).st_size
             if self._unpacked > packed * MOST_UNPACKED:
                 sentence = f"{self._path}: its {packed} bytes unpack to more than {MOST_UNPACKED} times as many"
