@@ -39,7 +39,8 @@ def test_csv_has_a_row_a_token() -> None:
     assert tuple(rows[0]) == COLUMNS
     assert rows[1] == ["0.010000", "1/1", "11", "Hi", "-0.5", "", "", "", "", "⟨#5⟩⟨#6⟩⟨#7⟩"]
     assert rows[2][-1] == ""
-    assert rows[-1] == ["3.000000", "1/2", "11", "Hi", "", "stop", "", "", "", ""]
+    assert rows[-1] == ["2.000000", "1/3", *[""] * 7, "⟨#5⟩⟨#6⟩⟨#7⟩"]
+    assert rows[-2] == ["3.000000", "1/2", "11", "Hi", "", "stop", "", "", "", ""]
 
 
 def test_asciicast_plays_the_text() -> None:
