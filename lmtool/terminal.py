@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from typing import Literal, TextIO, TypeAlias
@@ -10,6 +11,12 @@ from typing import Literal, TextIO, TypeAlias
 ColorWhen: TypeAlias = Literal["auto", "always", "never"]
 
 RESET = "\x1b[0m"
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Controls, formats (Unicode's Cf), separators of lines, half surrogate pairs, and what fonts draw as nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +143,30 @@ def wants_color(stream: TextIO, when: ColorWhen | None) -> bool:
 
 
 def visible(text: str) -> str:
-    """Make control characters readable (`⟨1b⟩`), so that a model's output cannot steer the terminal.
+    """Make what steers a terminal, or shows nothing, readable (`⟨1b⟩`), so that no text can act or hide.
 
     Line feeds and tabs stay; a carriage return before a line feed is dropped.
     """
-    if text.isprintable():
+    if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or not _is_control(c) else f"⟨{ord(c):02x}⟩" for c in text.replace("\r\n", "\n"))
+    return hidden_shown(text.replace("\r\n", "\n"), keep="\n\t")
 
 
-def _is_control(character: str) -> bool:
-    code = ord(character)
-    bidirectional = 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069
-    return code < 0x20 or 0x7F <= code < 0xA0 or bidirectional
+def hidden_shown(text: str, keep: str = "") -> str:
+    """The text with `⟨200b⟩` for each character that steers a terminal, or is invisible; keep: but for these.
+
+    Joiners and variation selectors stay where emoji and scripts have them: behind a visible character that is not a
+    letter of ASCII, and at the beginning of a text, which may be a part of one.
+    """
+    if not _HIDDEN.search(text):
+        return text
+    return _HIDDEN.sub(lambda match: match[0] if match[0] in keep else _shown(match), text)
+
+
+def _shown(match: re.Match[str]) -> str:
+    text, at = match.string, match.start()
+    if match[0] in "\ufe0e\ufe0f\u200c\u200d":
+        before = text[max(0, at - 2) : at].removesuffix("\ufe0f" if match[0] in "\u200c\u200d" else "")[-1:]
+        if before in "0123456789#*" or not (before.isascii() or _HIDDEN.match(before)):
+            return match[0]
+    return f"⟨{ord(match[0]):02x}⟩"

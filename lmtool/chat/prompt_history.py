@@ -9,7 +9,8 @@ from typing import IO, TYPE_CHECKING
 
 from prompt_toolkit.history import History
 
-from lmtool.trace.redaction import KEY_LEFT_OUT, without_keys
+from lmtool.trace.redacted_values import LEFT_OUT
+from lmtool.trace.redaction import without_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -86,4 +87,4 @@ def _text(line: bytes) -> str | None:
         text = json.loads(line)
     except ValueError:
         return None
-    return text if isinstance(text, str) and text != KEY_LEFT_OUT else None
+    return text if isinstance(text, str) and text != LEFT_OUT else None

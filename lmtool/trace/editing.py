@@ -6,14 +6,18 @@ import heapq
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lmtool.trace.events import Blob, Close, Drop, End, Open, Vocab
-from lmtool.trace.large_values import references
+from lmtool.trace.codec import read_event, write_event
+from lmtool.trace.events import Blob, Close, Drop, End, Open, Vocab, token_entries
+from lmtool.trace.large_values import LargeValues, references
+from lmtool.trace.redaction import entry_token_ids, without_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header
+    from lmtool.trace.reader import TraceReader
+    from lmtool.trace.redaction import Redaction
 
 
 @dataclass(slots=True)
@@ -106,3 +110,24 @@ def merge_headers(headers: Sequence[Header]) -> Header:
         covers=tuple(dict.fromkeys(rule for header in headers for rule in header.covers)),
         times="numbered" if all(header.times == "numbered" for header in headers) else "measured",
     )
+
+
+def redacted(reader: TraceReader, redaction: Redaction) -> Iterator[Event]:
+    """The events that are left, each new id explained that they still name; `***` for what looks like a key."""
+    large_values, style = LargeValues(), reader.header.json
+    texts: dict[int, str | bytes] = {}
+    names: dict[int, str] = {}
+    for event in reader:
+        if isinstance(event, Vocab) and redaction.explains and redaction.apply(event) is None:
+            texts |= event.tokens
+            names |= event.names
+    for _, event in reader.with_offsets(whole=True):
+        left = None if isinstance(event, Blob | End) else redaction.apply(event)
+        if left is None:
+            continue
+        ids = {i for entry in token_entries(left) for i in entry_token_ids(entry) if i in texts}
+        if ids:
+            yield Vocab(event.time, 0, {i: texts.pop(i) for i in ids}, {i: names.pop(i) for i in ids if i in names})
+        line = write_event(left, style)
+        clean = without_keys(line)
+        yield from large_values.take_out(left if clean is line else read_event(clean.encode(), style))

@@ -207,7 +207,7 @@ def exchanges(events: Iterable[Event]) -> list[Exchange]:
 
 def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[UnmatchedEntry]]:
     """As `exchanges`, and beside them what belongs to none."""
-    collector = _Collector()
+    collector = Collector()
     for event in events:
         collector.take(event)
     return collector.exchanges, collector.unmatched
@@ -300,7 +300,9 @@ class RequestTable(Generic[T]):
         return left + [q for key, several in self._questions.items() if key not in self._answered_ids for q in several]
 
 
-class _Collector:
+class Collector:
+    """Takes events, in order, and has the exchanges of those so far."""
+
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
         self.unmatched: list[UnmatchedEntry] = []
@@ -309,6 +311,7 @@ class _Collector:
         self._http: defaultdict[int, deque[HttpExchange]] = defaultdict(deque)
 
     def take(self, event: Event) -> None:
+        """Take an event."""
         if isinstance(event, Frame):
             if event.direction == ">":
                 self._request(event)

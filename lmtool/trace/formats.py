@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import html
 import io
 import json
 import re
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lmtool.errors import FileError
 from lmtool.logprobs.heat import THOUGHT_INK
+from lmtool.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
+from lmtool.trace.codec import kind_of
 from lmtool.trace.content import parse_frame
-from lmtool.trace.events import Close, Drop, Frame, Open
+from lmtool.trace.events import Close, Drop, Frame, Message, Open, Piece, Request, Response
+from lmtool.trace.exchanges import Collector, HttpExchange
+from lmtool.trace.prompt_parts import prompt_text
 from lmtool.trace.stream_events import PROMPT_MEMBERS, RequestStarted, Stream, new_stream, stream_of
 
 if TYPE_CHECKING:
@@ -24,26 +32,38 @@ if TYPE_CHECKING:
 
 _COMMAND = re.compile(r"(GENERATE|SCORE|MODEL_INFO|MODELS|BUFFER|WATCH|CANCEL|TOKEN|MSG) \S")
 _FROM_SERVER = ("TOKEN", "MSG")
-COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs", "thought")
+COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs", "thought", "prompt")
+_FORMULA = "=+-@\t\uff1d\uff0b\uff0d\uff20"
+"""Begin what tables take for formulas."""
 THOUGHT_SGR = f"3;38;5;{THOUGHT_INK}"
 """How a terminal recording shows what a model thinks before its answer."""
-_LARGE = (*PROMPT_MEMBERS, "logit_bias")
+_LARGE = (*PROMPT_MEMBERS, "logit_bias", "tools", "functions")
 """Members of a request that a document leaves out."""
 
 
 def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
-    """A table with one row an output; choice: of this choice of each HTTP answer alone."""
+    """A table with one row an output, with the prompt in a stream's first; choice: of this choice of each HTTP answer.
+
+    A stream without outputs has a row of its own.
+    """
     del header
-    answers = Answers(stream_of)
+    answers, asked = Answers(stream_of), dict[str, RequestStarted]()
     yield _row(COLUMNS)
     for event in events:
         for step in answers.follow(event):
+            if isinstance(step, RequestStarted) and step.stream_kind:
+                asked[step.label] = step
             if isinstance(step, RequestStarted) or choice not in (None, step.stream.choice):
                 continue
+            started = asked.pop(step.stream.label.removesuffix(f".{step.stream.choice}"), None)
+            prompt = None if started is None else prompt_text(started, answers.text_of_id)
             top = " ".join(f"{_name(one)}:{p:.6g}" for one, p in step.alternatives) or None
             facts = (step.token, answers.text_of(step), step.logprob, step.finish_reason, step.error, top)
             thought = 1 if step.is_thought else None
-            yield _row([f"{step.time:.6f}", step.stream.label, *facts, thought])
+            yield _row([f"{step.time:.6f}", step.stream.label, *facts, thought, prompt])
+    for started in asked.values():
+        prompt = prompt_text(started, answers.text_of_id)
+        yield _row([f"{started.time:.6f}", started.label, *[None] * (len(COLUMNS) - 3), prompt])
 
 
 def _name(alternative: int | str | bytes) -> str:
@@ -55,7 +75,7 @@ def _name(alternative: int | str | bytes) -> str:
 
 def _row(values: Iterable[object]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(values)
+    csv.writer(line, lineterminator="\n").writerow(map(_cell, values))
     return line.getvalue()
 
 
@@ -64,7 +84,8 @@ def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
 
     So does an answer behind its thought, which has a look of its own.
     """
-    yield json.dumps({"version": 2, "width": 100, "height": 30, "title": header.title or "lmtool trace"}) + "\n"
+    title = _line(header.title or "lmtool trace")
+    yield json.dumps({"version": 2, "width": 100, "height": 30, "title": title}) + "\n"
     answers, texts, last = Answers(stream_of), dict[Stream, StreamText](), ("", False)
     for event in events:
         for step in answers.follow(event):
@@ -72,62 +93,78 @@ def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
                 continue
             stream = step.stream
             text = texts.setdefault(stream, StreamText(answers.vocabulary)).add(step)
-            shown = _harmless(text if step.error is None else f"[{step.error}]")
+            shown = visible(text if step.error is None else f"[{step.error}]")
             if step.last:
                 del texts[stream]
             if shown:
-                head = "" if (stream.label, step.is_thought) == last else f"\r\n{stream.label} | "
+                head = "" if (stream.label, step.is_thought) == last else f"\r\n{_line(stream.label)} | "
                 last = stream.label, step.is_thought
                 shown = shown.replace("\n", "\r\n")
                 shown = f"\x1b[{THOUGHT_SGR}m{shown}\x1b[0m" if step.is_thought else shown
                 yield json.dumps([round(step.time, 6), "o", head + shown]) + "\n"
 
 
-def _harmless(text: str) -> str:
-    """A model's text without what steers a terminal."""
-    return "".join(c for c in text if c == "\n" or c.isprintable())
+def _line(text: str) -> str:
+    """A text in one line, with nothing that acts or hides."""
+    return visible(text).replace("\n", "⏎")
+
+
+def _plain(text: str) -> str:
+    """The same for a document: neither HTML nor signs of Markdown."""
+    return re.sub(r"([\\`*_{}\[\]()#!|~])", r"\\\1", html.escape(_line(text), quote=False))
+
+
+def _cell(value: object) -> object:
+    """The same for a table: a program that opens it takes no text for a formula."""
+    if not isinstance(value, str):
+        return value
+    shown = visible(value)
+    return f"'{shown}" if len(shown) > 1 and shown[0] in _FORMULA else shown
 
 
 @dataclass(slots=True, eq=False)
 class _Section(Stream):
     """A stream as a section of a document."""
 
-    request: str = ""
-    parameters: Mapping[str, object] = field(default_factory=dict)
+    asked: RequestStarted | None = None
     text: StreamText | None = None
     thought: list[str] = field(default_factory=list)
     """Pieces of what the model thinks before its answer."""
     pieces: list[str] = field(default_factory=list)
 
-    def written(self, ending: str) -> str:
-        parameters = json.dumps(self.parameters, ensure_ascii=False)
-        head = f"## {self.label} · {self.request} · {self.started_at:.3f} s"
+    def written(self, ending: str, text_of_id: Callable[[int], str | None]) -> str:
+        assert self.asked is not None
+        members = {name: value for name, value in self.asked.payload.items() if name not in _LARGE}
+        parameters = _line(json.dumps(members, ensure_ascii=False))
+        ticks = "`" * (_longest_run(parameters) + 1)
+        head = f"## {_plain(self.label)} · {_plain(self.asked.kind)} · {self.started_at:.3f} s"
+        prompt = _fenced("prompt", [prompt_text(self.asked, text_of_id)])
         thought = _fenced("thought", self.thought) if self.thought else ""
-        return f"\n{head}\n\n`{parameters}`\n\n{thought}{_fenced('text', self.pieces)}{ending}\n"
+        said = f"{prompt}{thought}{_fenced('text', self.pieces)}"
+        return f"\n{head}\n\n{ticks}{parameters}{ticks}\n\n{said}{_plain(ending)}\n"
 
 
 def _fenced(kind: str, pieces: list[str]) -> str:
-    text = "".join(pieces)
+    text = visible("".join(pieces))
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}{kind}\n{text}\n{fence}\n\n"
 
 
 def as_markdown(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
-    """A document with one section a stream: its request, then its text. Texts of running streams are held in memory.
+    """A document with one section a stream: its request, prompt and text. Texts of running streams are held in memory.
 
     choice: of this choice of each HTTP answer alone.
     """
     running: dict[_Section, None] = {}
 
     def begin(started: RequestStarted, index: int, number: int) -> _Section:
-        parameters = {name: value for name, value in started.payload.items() if name not in _LARGE}
         text = StreamText(answers.vocabulary)
-        section = new_stream(_Section, started, index, number, request=started.kind, parameters=parameters, text=text)
+        section = new_stream(_Section, started, index, number, asked=started, text=text)
         if index >= 0 and choice in (None, number):
             running[section] = None
         return section
 
-    yield f"# {header.title or 'Trace'}\n"
+    yield f"# {_plain(header.title or 'Trace')}\n"
     answers = Answers(begin)
     for event in events:
         for step in answers.follow(event):
@@ -139,9 +176,9 @@ def as_markdown(header: Header, events: Iterable[Event], choice: int | None = No
             (section.thought if step.is_thought else section.pieces).append(section.text.add(step))
             if step.last:
                 del running[section]
-                yield section.written(step.error or str(step.finish_reason))
+                yield section.written(step.error or str(step.finish_reason), answers.text_of_id)
     for section in running:
-        yield section.written("not finished")
+        yield section.written("not finished", answers.text_of_id)
 
 
 def _longest_run(text: str) -> int:
@@ -153,63 +190,126 @@ def _longest_run(text: str) -> int:
 
 
 def as_lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """A wire log: `> ` and `< ` before each text frame, a line each. Binary frames and line feeds are left out."""
+    """A wire log: `> ` and `< ` before each text frame, a line each; `# ` before what is no such frame.
+
+    Raises `FileError` where a trace has no text frame at all, before anything is given.
+    """
     del header
+    left_out, any_frame = list[str](), False
     for event in events:
-        if isinstance(event, Frame):
-            wire = event.wire()
-            if isinstance(wire, str) and "\n" not in wire:
-                yield f"{event.direction} {wire}\n"
+        wire = event.wire() if isinstance(event, Frame) else None
+        if isinstance(wire, str) and not {"\n", "\r"} & set(wire):
+            any_frame = True
+            yield from left_out
+            left_out.clear()
+            yield f"{kind_of(event)} {wire}\n"
+        elif isinstance(event, Frame | Message | Request | Response | Piece):
+            left_out.append(
+                f"# {event.time:.6f} {kind_of(event)} of connection {event.connection} is no line of text\n"
+            )
+    if left_out and not any_frame:
+        raise FileError(
+            f"no text frame of a WebSocket is in it, only: {left_out[0].strip('# ' + chr(10))}", "use har or markdown"
+        )
+    yield from left_out
 
 
 def as_har(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """An HTTP archive with `_webSocketMessages`, one entry a connection; the frames of all are held in memory."""
-    connections: dict[int, dict[str, object]] = {}
+    """An HTTP archive: an entry an exchange, and one a WebSocket, with `_webSocketMessages`; all are held in memory.
+
+    Messages of Evergreen are given as JSON.
+    """
+    sockets: dict[int, dict[str, object]] = {}
+    collector, start = Collector(), datetime.fromisoformat(header.created or "1970-01-01T00:00:00Z")
     for event in events:
+        collector.take(event)
         if isinstance(event, Open):
-            connections[event.connection] = _har_entry(event)
-        elif isinstance(event, Frame):
-            entry = connections.setdefault(event.connection, _har_entry(Open(event.time, event.connection)))
+            sockets[event.connection] = _har_entry(event, start)
+        elif isinstance(event, Request):
+            sockets.pop(event.connection, None)
+        elif isinstance(event, Frame | Message):
+            entry = sockets.setdefault(event.connection, _har_entry(Open(event.time, event.connection), start))
             messages = entry["_webSocketMessages"]
             assert isinstance(messages, list)
             messages.append(_har_message(event))
-        elif isinstance(event, Close | Drop) and event.connection in connections:
-            connections[event.connection]["comment"] = f"ended at {event.time:.6f} s"
+        elif isinstance(event, Close | Drop) and event.connection in sockets:
+            sockets[event.connection]["comment"] = f"ended at {event.time:.6f} s"
+    exchanges = [_har_exchange(one, start) for one in collector.exchanges if isinstance(one, HttpExchange)]
     creator = {"name": "lmtool", "version": header.by or ""}
-    yield json.dumps({"log": {"version": "1.2", "creator": creator, "entries": list(connections.values())}}) + "\n"
+    entries = sorted([*sockets.values(), *exchanges], key=lambda entry: str(entry["startedDateTime"]))
+    yield json.dumps({"log": {"version": "1.2", "creator": creator, "entries": entries}}) + "\n"
 
 
-def _har_entry(opened: Open) -> dict[str, object]:
-    path = opened.facts.get("path", "/")
+def _har_entry(opened: Open, start: datetime) -> dict[str, object]:
+    empty = _har_body(b"", {})
     return {
-        "startedDateTime": None,
+        "startedDateTime": (start + timedelta(seconds=opened.time)).isoformat(),
         "time": opened.time * 1000,
         "_resourceType": "websocket",
-        "request": {"method": "GET", "url": f"ws://recorded{path}", "httpVersion": "HTTP/1.1", "headers": []},
-        "response": {"status": 101, "statusText": "Switching Protocols", "httpVersion": "HTTP/1.1", "headers": []},
+        "request": _har_head({}) | {"method": "GET", "url": f"ws://recorded{opened.facts.get('path', '/')}"},
+        "response": _har_head({}) | {"status": 101, "statusText": "Switching Protocols", "content": empty},
         "_webSocketMessages": [],
     }
 
 
-def _har_message(frame: Frame) -> Mapping[str, object]:
-    wire = frame.wire()
+def _har_exchange(one: HttpExchange, start: datetime) -> dict[str, object]:
+    asked, answer = one.request, one.response
+    request = _har_head(asked.headers) | {"method": asked.method, "url": f"http://recorded{asked.path}"}
+    if asked.body is not None:
+        request["postData"] = _har_body(one.text, asked.headers)
+    headers = {} if answer is None else answer.headers
+    content = _har_body(b"".join(part.data for part in one.parts), headers)
+    status = (0, "") if answer is None else (answer.status, answer.reason)
+    return {
+        "startedDateTime": (start + timedelta(seconds=one.time)).isoformat(),
+        "time": one.parts[-1].offset * 1000 if one.parts else 0,
+        "request": request,
+        "response": _har_head(headers) | {"status": status[0], "statusText": status[1], "content": content},
+        **({} if one.complete else {"comment": "the answer is not complete"}),
+    }
+
+
+def _har_head(headers: Mapping[str, str]) -> dict[str, object]:
+    listed = [{"name": name, "value": value} for name, value in headers.items()]
+    return {"httpVersion": "HTTP/1.1", "headers": listed, "cookies": [], "headersSize": -1, "bodySize": -1}
+
+
+def _har_body(data: bytes, headers: Mapping[str, str]) -> dict[str, object]:
+    try:
+        body: dict[str, object] = {"text": data.decode()}
+    except UnicodeDecodeError:
+        body = {"text": base64.b64encode(data).decode(), "encoding": "base64"}
+    return {"size": len(data), "mimeType": headers.get("content-type", ""), **body}
+
+
+def _har_message(event: Frame | Message) -> Mapping[str, object]:
+    wire = event.wire() if isinstance(event, Frame) else json.dumps(event.value)
     data, opcode = (wire, 1) if isinstance(wire, str) else (wire.hex(), 2)
-    return {"type": "send" if frame.direction == ">" else "receive", "time": frame.time, "opcode": opcode, "data": data}
+    return {"type": "send" if event.direction == ">" else "receive", "time": event.time, "opcode": opcode, "data": data}
 
 
-def from_wire_log(lines: Iterable[str], style: Style) -> Iterator[Event]:
+def from_wire_log(lines: Iterable[str], style: Style, left_out: list[int] | None = None) -> Iterator[Event]:
     """A plain wire log as one connection, as websocat and wscat print it; times are event numbers / 1000.
 
-    `> ` is the client, `< ` the server; a line that begins with a known command needs no mark.
-    Other lines are passed over.
+    `> ` is the client, `< ` the server; a line that begins with a known command needs no mark. left_out: gets the
+    numbers of all other lines but comments. Raises `FileError` where no line is a frame.
     """
     yield Open(0.0, 1)
-    number = 1
-    for line in lines:
+    number, first = 1, ""
+    for place, line in enumerate(lines, 1):
         if frame := _logged_frame(line.rstrip("\r\n")):
             direction, text = frame
             yield Frame(number / 1000, direction, 1, parse_frame(text, style))
             number += 1
+        elif line.strip() and not line.startswith("# "):
+            first = first or f"line {place} is {line.strip()[:40]!r}"
+            if left_out is not None:
+                left_out.append(place)
+    if number == 1:
+        found = first or "it is empty"
+        raise FileError(
+            f"it is no trace, and none of its lines is a frame: {found}", "expected lines that begin with > or <"
+        )
 
 
 def _logged_frame(line: str) -> tuple[Direction, str] | None:

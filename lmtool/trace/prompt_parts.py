@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from lmtool.providers.json_values import list_of, object_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from lmtool.trace.stream_events import RequestStarted
 
@@ -71,6 +71,22 @@ def prompt_content(started: RequestStarted) -> PromptContent:
     kept = payload.get("previous_response_id") or payload.get("conversation")
     missing = "the server keeps its beginning (previous_response_id)" if kept else ""
     return PromptContent(tuple(_parts(payload)), scope, settings, missing)
+
+
+def prompt_text(started: RequestStarted, text_of_id: Callable[[int], str | None]) -> str:
+    """The prompt for people, and what a SCORE scores after it; empty where the trace has none."""
+    if started.nodes is not None:
+        return started.nodes.prompt_end()
+    content, scored = prompt_content(started), started.payload.get("scored")
+    texts = [part.text if isinstance(part.text, str) else _spelled(part.text, text_of_id) for part in content.parts]
+    if scored is not None and not content.missing:
+        texts.append(_spelled(scored, text_of_id) if isinstance(scored, list) else str(scored))
+    text = ("" if content.unit == "tokens" else "\n").join(texts)
+    return f"({content.missing}) {text}".rstrip() if content.missing else text
+
+
+def _spelled(ids: Iterable[int], text_of_id: Callable[[int], str | None]) -> str:
+    return "".join(text if (text := text_of_id(one)) is not None else f"⟨#{one}⟩" for one in ids)
 
 
 def _parts(payload: Mapping[str, object]) -> Iterator[PromptPart]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import zlib
 from array import array
 from collections import OrderedDict
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 2**26
 """Bytes; a longer line is refused."""
+LARGE_UNPACKED, MOST_UNPACKED = 2**25, 100
+"""Bytes of a packed file from which it is refused where it is this many times as large as packed; a recording of one
+token over and over is 46 times as large."""
+MOST_EMPTY, _SHORTEST_EVENT = 2**20, 8
+"""Lines that are too short for an event, and so say nothing; bytes of the shortest event with its line feed."""
 BLOCK = 2**16
 """Bytes that are read at a time: what is made of them stays in the processor's cache."""
 _BLOBS_KEPT = 8
@@ -172,27 +178,37 @@ class Lines:
         """Of the latest line."""
         self.complete = True
         """Whether the latest line ended with a line feed, not with the file."""
+        self._unpacked = offset
+        self._empty = 0
         self.torn = ""
         """Why the file ends in the middle of something."""
 
     def __iter__(self) -> Iterator[bytes]:
         """The lines, once. Raises `FileError`."""
-        rest = b""
+        parts, size = list[bytes](), 0  # of a line that goes on: joined once, when it ends
         while data := self._read():
-            *whole, rest = (rest + data).split(b"\n")
-            for line in whole:
-                yield self._next(line, len(line) + 1)
-            if len(rest) > LONGEST_LINE:
-                self._next(rest, 0)
-        if rest:
+            parts.append(data)
+            size += len(data)
+            if b"\n" in data:
+                *whole, rest = b"".join(parts).split(b"\n")
+                for line in whole:
+                    yield self._next(line, len(line) + 1)
+                parts, size = [rest], len(rest)
+            if size > LONGEST_LINE:
+                self._next(b"".join(parts), 0)
+        if size:
             self.complete = False
-            yield self._next(rest, len(rest))
+            yield self._next(b"".join(parts), size)
 
     def _next(self, line: bytes, size: int) -> bytes:
         self.number += 1
         self.begin, self.offset = self.offset, self.offset + size
         if len(line) > LONGEST_LINE:
             raise FileError(f"{self._path}, line {self.number}: longer than {LONGEST_LINE} bytes")
+        if size < _SHORTEST_EVENT:
+            self._empty += 1
+            if self._empty > MOST_EMPTY:
+                raise FileError(f"{self._path}, line {self.number}: more than {MOST_EMPTY} lines hold no event")
         return line
 
     def _read(self) -> bytes:
@@ -203,6 +219,12 @@ class Lines:
             return b""
         except (OSError, zlib.error) as error:
             raise FileError(f"{self._path}, after line {self.number}: {error}") from None
+        self._unpacked += len(data)
+        if self._unpacked > LARGE_UNPACKED and isinstance(cast("object", self._file), gzip.GzipFile):
+            packed = os.fstat(self._file.fileno()).st_size
+            if self._unpacked > packed * MOST_UNPACKED:
+                sentence = f"{self._path}: its {packed} bytes unpack to more than {MOST_UNPACKED} times as many"
+                raise FileError(sentence, "no recording does that; gunzip it if you know where it comes from")
         if self._copy is not None:
             self._copy.write(data)
         return data

@@ -194,7 +194,7 @@ def recorders(
         writer = TraceWriter(file, header, overwrite=overwrite, private=private)
         recorder = Recorder(writer, Redaction(redact, salt), token_bytes)
         if note is not None:
-            recorder.record([Remark(0.0, "note", 0, note)])
+            writer.write(Remark(0.0, "note", 0, note))  # by who records, who says what to leave out
         return recorder
 
     return start

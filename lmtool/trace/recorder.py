@@ -122,14 +122,13 @@ class Recorder:
     def record(self, events: Iterable[Event]) -> None:
         """Record these events."""
         for event in events:
-            new_ids = self._vocabulary.new_ids(event) if self._vocabulary is not None else ()
             redacted = self._redaction.apply(event)
             if redacted is None:
                 continue
             self._look_for_keys(redacted)
-            if self._vocabulary is not None and new_ids:
-                shown = [i for i in new_ids if self._redaction.keeps(i)]
-                if (vocab := self._vocabulary.vocab(event.time, shown)) is not None:
+            if self._vocabulary is not None and self._redaction.explains:
+                new_ids = self._vocabulary.new_ids(redacted)
+                if (vocab := self._vocabulary.vocab(event.time, new_ids)) is not None:
                     self._write(vocab)  # first, so that whoever reads on can read the event
             for one in self._large_values.take_out(redacted) if may_be_large(redacted) else (redacted,):
                 self._write(one)

@@ -4,21 +4,52 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from dataclasses import dataclass, field, replace
+from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.errors import UsageError
-from lmtool.trace.content import JsonText, write_json
-from lmtool.trace.events import Frame, Message, Open, Piece, Request, Response, Turn, Vocab, token_entries
+from lmtool.lmtp import frames
+from lmtool.providers.answer_reader import api_of
+from lmtool.trace.content import write_json
+from lmtool.trace.events import (
+    Close,
+    Done,
+    Drop,
+    Frame,
+    Message,
+    Open,
+    Other,
+    Piece,
+    Remark,
+    Request,
+    Response,
+    Stat,
+    Turn,
+    Vocab,
+)
 from lmtool.trace.large_values import reference
-from lmtool.trace.stream_events import PROMPT_MEMBERS
+from lmtool.trace.redacted_values import (
+    LEFT_OUT,
+    redact_answer,
+    redact_content,
+    redact_frame,
+    redact_request,
+    redact_session,
+    redact_sse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmtool.lmtp.frames import Entry, Key
     from lmtool.trace.content import Content
     from lmtool.trace.events import Event
+    from lmtool.trace.header import Header
 
 RedactedPart: TypeAlias = Literal["headers", "prompt", "text"]
 
@@ -43,10 +74,9 @@ _SECRETS = re.compile(
     r"|xox[abprs]-[A-Za-z0-9-]{10,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-_REST_OF_PRIVATE_KEY = r"(?:.*?-----END [A-Z ]*PRIVATE KEY-----|.*)"
+_REST_OF_PRIVATE_KEY = r'(?:(?:[^"\\]|\\.)*?-----END [A-Z ]*PRIVATE KEY-----|(?:[^"\\]|\\.)*)'
+"""Up to the end of a string at most, where the text is JSON."""
 _WHOLE_SECRETS = re.compile(_SECRETS.pattern + _REST_OF_PRIVATE_KEY, re.DOTALL)
-KEY_LEFT_OUT = "***"
-"""Stands for what looks like a key."""
 
 
 def parse(words: str) -> tuple[RedactedPart, ...]:
@@ -59,100 +89,193 @@ def parse(words: str) -> tuple[RedactedPart, ...]:
     return tuple(what for what in known if what in names)
 
 
-@dataclass(frozen=True, slots=True)
+_PHRASES = frozenset(status.phrase for status in HTTPStatus)
+_ASSISTANT = re.compile(r'"(?:assistant|model|chatbot|function_call|tool_use)"', re.IGNORECASE)
+"""Stands in requests that repeat what a model said."""
+_OF_SERVERS = ("model_info", "models", "progress")
+"""Members of a MSG that tell of the server alone."""
+_ANSWERED = {"data": base64.b64encode(LEFT_OUT.encode()).decode(), "ref": LEFT_OUT}
+"""Stands for what a server of sessions sent."""
+
+
+@dataclass(slots=True)
 class Redaction:
-    """Takes parts out of events. The same prompt is seen to be the same within one salt."""
+    """Takes parts out of events, which come in order. The same prompt is seen to be the same within one salt.
+
+    `prompt` is everything that a client said, wherever it stands: in requests, and in answers that repeat it. `text` is
+    everything that a model said, in answers and in the requests after the first of them, which may repeat it.
+    """
 
     what: tuple[RedactedPart, ...]
     salt: bytes
     """Random bytes of this recording, thrown away with it."""
-    output_ids: set[int] = field(default_factory=set)
-    """Ids that outputs carried: only these stay in the vocabulary when prompts go."""
+    _has_answer: bool = False
+    """Whether a model has said anything yet."""
+    _streams: dict[tuple[int, Key], bool] = field(default_factory=dict)
+    """By connection and id of LMTP streams, whether tokens are a model's; those of SCORE are the client's."""
+    _http: defaultdict[int, deque[bool]] = field(default_factory=lambda: defaultdict(deque))
+    """By connection, for each request without its whole answer, whether texts of the answer are a model's."""
+    _outputs: set[tuple[int, str]] = field(default_factory=set)
+    """Connections and ids of the nodes of Evergreen that a model writes."""
+
+    @property
+    def _words(self) -> bool:
+        """Whether any words go: of clients or of models."""
+        return "prompt" in self.what or "text" in self.what
+
+    @property
+    def explains(self) -> bool:
+        """Whether the vocabulary may tell what the ids of redacted events mean."""
+        return "text" not in self.what
+
+    def header(self, header: Header) -> Header:
+        """The header that says what was left out, without its title and other members in which it may stand."""
+        redacted = tuple(dict.fromkeys((*header.redacted, *self.what)))
+        plain = replace(header, transport=self._facts(header.transport), redacted=redacted)
+        return replace(plain, title=None, extra={}) if self._words else plain
 
     def apply(self, event: Event) -> Event | None:
         """The event without what must not be shown; None where nothing is left of it."""
-        for entry in token_entries(event):
-            self.output_ids.update(entry_token_ids(entry))
+        waiting = self._http.get(event.connection)
         match event:
-            case Frame() if event.direction == ">":
-                return Frame(event.time, ">", event.connection, self._prompt(event.content))
+            case Request():
+                return self._request(event)
+            case Response():
+                reason = event.reason if not self._words or event.reason in _PHRASES else ""
+                if waiting and event.status >= 400:
+                    waiting[0] = False
+                return replace(event, headers=self._headers(event.headers), reason=reason)
+            case Open():
+                return Open(event.time, event.connection, self._facts(event.facts))
+            case Done() if waiting:
+                waiting.popleft()
+        return self._without_words(event) if self._words else event
+
+    def _without_words(self, event: Event) -> Event | None:
+        match event:
+            case Frame():
+                return replace(event, content=self._frame(event))
+            case Piece():
+                return replace(event, content=self._piece(event))
             case Message():
                 return self._message(event)
-            case Request():
-                body = None if event.body is None else self._prompt(event.body)
-                headers = self._headers(event.headers)
-                return Request(event.time, event.connection, event.method, self._path(event.path), headers, body)
-            case Response():
-                headers = self._headers(event.headers)
-                return Response(event.time, event.connection, event.status, event.reason, headers)
-            case Vocab():
-                return self._vocab(event)
-            case Turn() if "prompt" in self.what or "text" in self.what:
+            case Remark():
+                return replace(event, text=LEFT_OUT)
+            case Close():
+                self._http.pop(event.connection, None)
+                return replace(event, reason=LEFT_OUT if event.reason else "")
+            case Drop() | Stat():
+                facts = {name: one for name, one in event.facts.items() if name == "by" or not isinstance(one, str)}
+                return type(event)(event.time, event.connection, facts)
+            case Vocab() | Turn() | Other():
                 return None
-            case Open() if "headers" in self.what:
-                path = event.facts.get("path")
-                shown = {"path": self._path(path)} if isinstance(path, str) else {}
-                return Open(event.time, event.connection, {**event.facts, **shown})
         return event
 
-    def keeps(self, token: int) -> bool:
-        """Whether the vocabulary may tell what this id means."""
-        return "text" not in self.what and ("prompt" not in self.what or token in self.output_ids)
+    def _facts(self, facts: Mapping[str, object]) -> Mapping[str, object]:
+        return {
+            name: self._path(one) if name == "path" and isinstance(one, str) else one for name, one in facts.items()
+        }
+
+    def _path(self, path: str) -> str:
+        return path.partition("?")[0] if "headers" in self.what or "prompt" in self.what else path
 
     def _headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         if "headers" not in self.what:
             return headers
         return {name: value for name, value in headers.items() if name in HARMLESS_HEADERS}
 
-    def _path(self, path: str) -> str:
-        return path.partition("?")[0] if "headers" in self.what else path
+    def _hides(self, request: str | bytes) -> bool:
+        """Whether a request's words go: as a client's, or because it may repeat what a model said."""
+        if "text" not in self.what or "prompt" in self.what or self._has_answer:
+            return self._words
+        text = request if isinstance(request, str) else request.decode("utf-8", "replace")
+        return _ASSISTANT.search(text) is not None
 
-    def _prompt(self, content: Content) -> Content:
-        if "prompt" not in self.what:
-            return content
-        if not isinstance(content, JsonText):
-            # Text that could not be taken apart may hold anything: a prompt beside an infinity, for one.
-            return JsonText("", self._mark(content if isinstance(content, str) else content.hex()), "py")
-        if not isinstance(content.value, dict):
-            return JsonText(content.lead, self._mark(content.value), content.style)
-        members = {n: self._mark(v) if _is_prompt(n, v) else v for n, v in content.value.items()}
-        return JsonText(content.lead, members, content.style)
-
-    def _message(self, event: Message) -> Message:
-        """A message without its payloads: what a client sends goes with prompts, what a server sends with texts."""
-        part: RedactedPart = "prompt" if event.direction == ">" else "text"
-        if part not in self.what:
-            return event
-        value = {name: member for name, member in event.value.items() if name == "actions"}
-        if "nodeFragments" in event.value:
-            value["nodeFragments"] = [self._fragment(each, part) for each in event.fragments()]
-        if "hex" in event.value:
-            value["hex"] = self._mark(event.value["hex"], part)
-        return Message(event.time, event.direction, event.connection, value)
-
-    def _fragment(self, fragment: dict[str, object], part: RedactedPart) -> dict[str, object]:
-        chunk = fragment.get("chunkFragment")
-        if not isinstance(chunk, dict):
-            return fragment
-        payload = {name: self._mark(chunk[name], part) for name in ("data", "ref") if name in chunk}
-        return {**fragment, "chunkFragment": {**chunk, **payload}}
-
-    def _mark(self, value: object, part: RedactedPart = "prompt") -> object:
+    def _mark(self, value: object) -> object:
         if isinstance(value, dict) and "$redacted" in value:
             return value
-        text = write_json(value, "py")
+        text = json.dumps(value)
         size = len(value) if isinstance(value, list | str) and reference(value) is None else 1
-        return {"$redacted": part, "n": size, "sha256": hashlib.sha256(self.salt + text.encode()).hexdigest()}
+        return {"$redacted": "prompt", "n": size, "sha256": hashlib.sha256(self.salt + text.encode()).hexdigest()}
 
-    def _vocab(self, event: Vocab) -> Vocab | None:
-        tokens = {token: text for token, text in event.tokens.items() if self.keeps(token)}
-        names = {token: name for token, name in event.names.items() if token in tokens}
-        return Vocab(event.time, event.connection, tokens, names) if tokens or not event.tokens else None
+    def _asked(self, value: object) -> object:
+        return redact_request(value, self._mark) if isinstance(value, dict) else self._mark(value)
 
+    def _answered(self, value: object, *, by_model: bool) -> object:
+        self._has_answer = self._has_answer or by_model
+        return redact_answer(value, texts=by_model and "text" not in self.what)
 
-def _is_prompt(name: str, value: object) -> bool:
-    """Whether a member of a request holds what a model reads; in a `model` that is no name the unified API has it."""
-    return name in PROMPT_MEMBERS or (name == "model" and isinstance(value, dict | list))
+    def _request(self, event: Request) -> Request:
+        by_model = api_of(event.method, event.path) is not None and b'"echo"' not in event.wire_body()
+        self._http[event.connection].append(by_model)
+        headers, body = self._headers(event.headers), event.body
+        if body is not None and self._hides(event.wire_body()):
+            body = redact_content(body, self._asked)
+        return replace(event, path=self._path(event.path), headers=headers, body=body)
+
+    def _piece(self, event: Piece) -> Content:
+        waiting = self._http.get(event.connection)
+        redact = partial(self._answered, by_model=bool(waiting and waiting[0]))
+        return redact_content(event.content, redact) if event.kind == "body" else redact_sse(event.content, redact)
+
+    def _frame(self, event: Frame) -> Content:
+        command, value, _ = event.parse()
+        if event.direction == ">":
+            if command in ("GENERATE", "SCORE") and isinstance(value, dict):
+                key = event.connection, frames.stream_key(value.get("stream_id"))
+                self._streams[key] = command == "GENERATE" and self._streams.get(key, True)
+            wire = event.wire()
+            return redact_frame(event, command, self._asked) if self._hides(wire) else event.content
+        if command is None:
+            return redact_frame(event, command, partial(self._answered, by_model=True))
+        return redact_frame(event, command, partial(self._entries, event.connection, command))
+
+    def _entries(self, connection: int, command: str, value: object) -> object:
+        entries = [self._entry(connection, command, each) for each in frames.entries_of(value)]
+        return entries if isinstance(value, list) else entries[0] if entries else None
+
+    def _entry(self, connection: int, command: str, entry: Entry) -> Entry:
+        by_model = command == "TOKEN" and self._streams.get(
+            (connection, frames.stream_key(entry.get("stream_id"))), False
+        )
+        redacted = self._answered(entry, by_model=by_model)
+        assert isinstance(redacted, dict)
+        if command == "MSG":
+            return {name: entry[name] for name in _OF_SERVERS if name in entry} | redacted
+        is_unnamed = "token" in entry and redacted["token"] is None and "reasoning" not in entry
+        return {**redacted, "text": LEFT_OUT} if is_unnamed else redacted
+
+    def _message(self, event: Message) -> Message:
+        self._note_outputs(event)
+        if event.direction == ">" and not self._hides(write_json(event.value, "py")):
+            return event
+        value = redact_session(event.value)
+        if "nodeFragments" in event.value:
+            value["nodeFragments"] = [self._fragment(event, each) for each in event.fragments()]
+        return replace(event, value=value)
+
+    def _note_outputs(self, event: Message) -> None:
+        """Remember the nodes that a model writes: outputs of GENERATE but for its status, and what is below them."""
+        actions = event.value.get("actions") if event.direction == ">" else None
+        for action in frames.entries_of(actions):
+            ports = frames.entries_of(action.get("outputs")) if action.get("name") == "GENERATE" else []
+            self._outputs |= {(event.connection, str(port.get("id"))) for port in ports if port.get("name") != "status"}
+
+    def _fragment(self, event: Message, fragment: Mapping[str, object]) -> Mapping[str, object]:
+        key = event.connection, str(fragment.get("id"))
+        by_model = event.direction == "<" and key in self._outputs
+        if by_model:
+            self._has_answer, below = True, fragment.get("childIds")
+            self._outputs |= {(event.connection, str(each)) for each in below} if isinstance(below, list) else set()
+            if "text" not in self.what:
+                return fragment
+        redacted, chunk = redact_session(fragment), fragment.get("chunkFragment")
+        if isinstance(chunk, dict):
+            said = {name: chunk[name] for name in ("data", "ref") if name in chunk}
+            asked = event.direction == ">"
+            payload = {name: self._mark(one) if asked else _ANSWERED[name] for name, one in said.items()}
+            redacted["chunkFragment"] = redact_session(chunk) | payload
+        return redacted
 
 
 def entry_token_ids(entry: Mapping[str, object]) -> list[int]:
@@ -180,7 +303,7 @@ def likely_keys(event: Event) -> list[str]:
 
 def without_keys(text: str) -> str:
     """The text with `***` in the place of each thing that looks like a key; the same object where there is none."""
-    return _WHOLE_SECRETS.sub(KEY_LEFT_OUT, text) if _SECRETS.search(text) else text
+    return _WHOLE_SECRETS.sub(LEFT_OUT, text) if _SECRETS.search(text) else text
 
 
 def _decoded(data: str) -> str:

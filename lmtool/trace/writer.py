@@ -6,6 +6,8 @@ import contextlib
 import gzip
 import hashlib
 import os
+import secrets
+import shutil
 import threading
 import zlib
 from functools import partial
@@ -17,6 +19,8 @@ from lmtool.trace.codec import write_event, write_header
 from lmtool.trace.events import End, count_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header
 
@@ -46,6 +50,8 @@ class TraceWriter:
         # A packed file names no time and no name: the same events give the same bytes.
         packed = self.path.suffix == ".gz"
         self._packed = gzip.GzipFile("", "wb", fileobj=self._raw, mtime=0) if packed else None
+        self._time = 0.0
+        """Of the last event; a numbered trace that lost events has later ones than their count."""
         self.events = 0
         """Written so far."""
         self.tokens = 0
@@ -68,6 +74,7 @@ class TraceWriter:
         self._put(write_event(event, self._header.json))
         self.events += 1
         self.tokens += count_tokens(event)
+        self._time = event.time
 
     def _put(self, text: str) -> None:
         line = f"{text}\n"
@@ -98,7 +105,7 @@ class TraceWriter:
         """Flush, write the end record, close the file. `measured`: the time now. Raises `OSError`."""
         try:
             self.flush()
-            end = End(self.time(measured), self.events, self.tokens, self._hash.hexdigest())
+            end = End(max(self.time(measured), self._time), self.events, self.tokens, self._hash.hexdigest())
             self._store(f"{write_event(end, self._header.json)}\n".encode())
         finally:
             self.abandon()
@@ -115,6 +122,34 @@ class TraceWriter:
                 self._packed.close()
         with contextlib.suppress(OSError):
             self._raw.close()
+
+
+@contextlib.contextmanager
+def in_place_of(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
+    """An empty file to write, which gets the name `path` when the block ends, and is deleted when that fails.
+
+    So a link is replaced, not what it points to, and what was there stays until the new file is complete. A pipe or
+    device is given as it is. overwrite: as for `TraceWriter`. Raises `FileError`.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        yield path
+        return
+    if not overwrite and os.path.lexists(path):
+        raise exists(path, force=overwrite is not None)
+    new = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
+    try:
+        if path.is_dir():
+            raise FileError(f"cannot write {path}: it is a folder", "choose another place")
+        new.touch(exist_ok=False)
+        yield new
+        if path.is_file():
+            shutil.copymode(path, new)
+        new.replace(path)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}", "choose another place") from None
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
 
 
 def _create(path: Path, *, overwrite: bool | None, private: bool) -> BinaryIO:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rich.color import Color
 
-from lmtool.errors import FileError, UsageError
+from lmtool.errors import UsageError
 from lmtool.logprobs.distribution import probability
 from lmtool.logprobs.heat import COLORS, THOUGHT_COLORS, THOUGHT_INK, legend
 from lmtool.logprobs.numbers import short
+from lmtool.terminal import hidden_shown
 from lmtool.trace import formats
 from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
-from lmtool.trace.writer import TraceWriter, exists
+from lmtool.trace.writer import TraceWriter, in_place_of
 from lmtool.tui.replay_preamble import own_entries, without_other_streams
 from lmtool.tui.runs import visible, width
 
@@ -82,13 +83,8 @@ def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bo
         _write_trace(path, view, stream, overwrite=overwrite)
         return
     text = "".join(texts(view, stream))
-    try:
-        with path.open("w" if overwrite else "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except FileExistsError:
-        raise exists(path, force=overwrite is not None) from None
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    with in_place_of(path, overwrite=overwrite) as new:
+        new.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _write_trace(path: Path, view: View, stream: Stream, *, overwrite: bool | None) -> None:
@@ -99,16 +95,15 @@ def _write_trace(path: Path, view: View, stream: Stream, *, overwrite: bool | No
         model={name: value for name, value in model.items() if value is not None},
         json="msgspec",
     )
-    writer, time = TraceWriter(path, header, overwrite=overwrite), 0.0
-    try:
-        for event in events_of(view, stream):
-            writer.write(event)
-            time = event.time
-        writer.close(time)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        writer.abandon()
+    with in_place_of(path, overwrite=overwrite) as new:
+        writer, time = TraceWriter(new, header, overwrite=True), 0.0
+        try:
+            for event in events_of(view, stream):
+                writer.write(event)
+                time = event.time
+            writer.close(time)
+        finally:
+            writer.abandon()
 
 
 def events_of(view: View, stream: Stream) -> Iterator[Event]:
@@ -176,7 +171,7 @@ def _figures(view: View, row: int) -> str:
 
 def _ansi(view: View, stream: Stream) -> Iterator[str]:
     for text, style, _ in tokens_of(view, stream):
-        safe = "".join(c if c == "\n" else visible(c) for c in text)
+        safe = "\n".join(map(visible, text.split("\n")))
         codes = ";".join(_sgr(style, view.palette))
         if not codes:
             yield safe
@@ -279,9 +274,8 @@ def _html(view: View, stream: Stream) -> Iterator[str]:
         f"<h1>{title}</h1>\n<p>{_escaped(_scale(view))}\n<pre>"
     )
     for text, style, figures in tokens_of(view, stream):
-        safe = "".join(c if c in "\n\t" else visible(c) for c in text)
         kind = f' class="{style}"' if style.startswith(("heat", "thought")) else ""
-        yield f'<span{kind} title="{_escaped(figures)}">{_escaped(safe)}</span>'
+        yield f'<span{kind} title="{_escaped(figures)}">{_escaped(text)}</span>'
     ending = stream.phase(view.time, view.token_count)
     yield f"</pre>\n<p>{stream.count(view.token_count)} tokens · {ending}{_perplexity(view, stream)}\n</html>\n"
 
@@ -293,7 +287,7 @@ def _perplexity(view: View, stream: Stream) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(visible(text) if "\n" not in text else text)
+    return html.escape(hidden_shown(text, keep="\n\t"))
 
 
 def rgb(number: int) -> str:

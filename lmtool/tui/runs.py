@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
 
+from lmtool.terminal import hidden_shown
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -107,20 +109,19 @@ def flow(phrases: Iterable[Run], columns: int) -> list[Line]:
 
 
 _NAMES = {"\n": "⏎", "\t": "→", " ": "·"}
+_JOINERS = "\u200c\u200d\ufe0e\ufe0f"
 
 
 def visible(text: str, *, blanks: bool = False) -> str:
     """Text that cannot steer a terminal: controls as `⟨1b⟩`, line feeds as `⏎`; blanks: spaces as `·` as well."""
     if text.isascii() and text.isprintable() and not blanks:
         return text
-    if len(text) <= _LONG:
-        return _visible(text, blanks)
-    return "".join(_shown(c, blanks=blanks) for c in text)
+    return _visible(text, blanks) if len(text) <= _LONG else _visible.__wrapped__(text, blanks)
 
 
 @lru_cache(maxsize=65536)
 def _visible(text: str, blanks: bool) -> str:
-    return "".join(_shown(c, blanks=blanks) for c in text)
+    return "".join(_shown(c, blanks=blanks) for c in hidden_shown(text, keep="\n\t"))
 
 
 def _shown(character: str, *, blanks: bool) -> str:
@@ -128,11 +129,4 @@ def _shown(character: str, *, blanks: bool) -> str:
         return "·" if blanks else " "
     if character in _NAMES:
         return _NAMES[character]
-    if character.isprintable() or _joins(character):
-        return character
-    return f"⟨{ord(character):02x}⟩"
-
-
-def _joins(character: str) -> bool:
-    """Zero-width joiners and variation selectors, of which emoji are made."""
-    return character in "\u200d\ufe0e\ufe0f"
+    return character if character.isprintable() or character in _JOINERS else f"⟨{ord(character):02x}⟩"

@@ -34,14 +34,10 @@ WHEEL = 3
 def strip_of(line: Iterable[Run], styles: Styles, columns: int, base: Style) -> Strip:
     """A line as Textual draws it, exactly this wide; no control in it reaches the terminal."""
     of = styles.of
-    segments = [Segment(_harmless(run.text), base + of(run.style)) for run in line if run.text]
+    segments = [Segment(visible(run.text), base + of(run.style)) for run in line if run.text]
     if styles.ascii:
         segments = [Segment(text.translate(TO_ASCII), style) for text, style, _ in segments]
     return Strip(segments).adjust_cell_length(columns, base)
-
-
-def _harmless(text: str) -> str:
-    return text if text.isprintable() else visible(text)
 
 
 def target_at(line: Line, column: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from lmtool.errors import FileError
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Blob, Frame, Remark
-from lmtool.trace.reader import TraceReader
+from lmtool.trace.reader import BLOCK, Lines, TraceReader
 from tests.trace.conftest import CONVERSATION, token, tokens
 
 if TYPE_CHECKING:
@@ -161,6 +162,45 @@ def test_a_huge_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path.write_bytes(HEADER + b'[1, "mark", 0, "' + b"x" * 5000)
     with pytest.raises(FileError, match="line 2: longer than 1000 bytes"):
         read(path)
+
+
+class CountedBytes(bytes):
+    """Bytes that count what is copied to append them."""
+
+    copied = 0
+
+    def __radd__(self, other: bytes) -> bytes:
+        """Copies what stands before."""
+        CountedBytes.copied += len(other) + len(self)
+        return bytes(other) + bytes(self)
+
+
+class OneLine(io.BytesIO):
+    """A file that counts so."""
+
+    def read1(self, size: int | None = -1) -> bytes:
+        """A block."""
+        return CountedBytes(super().read1(size))
+
+
+def test_a_long_line_is_not_copied_for_each_block() -> None:
+    """A line costs time in proportion to its length."""
+    line = b"x" * (128 * BLOCK)
+    CountedBytes.copied = 0
+    assert list(Lines(Path("a"), OneLine(line))) == [line]
+    assert CountedBytes.copied <= 2 * len(line)
+
+
+@pytest.mark.parametrize("filling", [b"\n", b" \n", b"x", b"# a comment that goes on\n"])
+def test_a_packed_file_that_unpacks_to_far_more_is_refused(tmp_path: Path, filling: bytes) -> None:
+    """What no recording does; before the memory or the time is spent."""
+    path = tmp_path / "a.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(HEADER)
+        for _ in range(64):
+            file.write(filling * (2**20 // len(filling)))
+    with pytest.raises(FileError, match=r"unpack to more than 100 times|lines hold no event"):
+        list(TraceReader(path))
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

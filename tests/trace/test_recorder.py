@@ -73,7 +73,11 @@ def test_redacted_prompts_are_not_explained(tmp_path: Path) -> None:
     """An id of a prompt is explained once an output shows it, not before."""
     found = record(tmp_path, generate(1), tokens(2, token(6)), what=("prompt",))
     assert found[1:] == [Vocab(2, 0, {6: "lo"}), tokens(2, token(6))]
-    assert record(tmp_path, tokens(2, token(6)), what=("text",)) == [tokens(2, token(6))]
+    (hidden,) = record(tmp_path, tokens(2, token(6)), what=("text",))
+    assert isinstance(hidden, Frame)
+    assert hidden.parse().value == [
+        {"token": None, "stream_id": 1, "logprob": None, "finish_reason": None, "text": "***"}
+    ]
 
 
 def test_large_values_are_kept_once(tmp_path: Path) -> None:

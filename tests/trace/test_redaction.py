@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from lmtool.errors import UsageError
+from lmtool.trace.codec import write_event
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Event, Frame, Message, Open, Request, Response, Turn, Vocab
 from lmtool.trace.redaction import RedactedPart, Redaction, likely_keys, parse, without_keys
-from tests.trace.conftest import generate, token, tokens
+from tests.trace.conftest import generate
 from tests.trace.strategies import events
 
 
@@ -38,12 +41,11 @@ def test_another_salt_gives_another_hash() -> None:
 
 
 def test_vocabulary_of_prompts_goes() -> None:
-    """Only ids that outputs carried keep their text; alternatives of a token count."""
-    redaction = Redaction(("prompt",), b"")
-    redaction.apply(tokens(1, token(11, top_logprobs={"11": -0.5, "12": -1.0})))
-    assert redaction.apply(Vocab(1, 0, {5: "secret", 11: "a", 12: "b"})) == Vocab(1, 0, {11: "a", 12: "b"})
-    assert redaction.apply(Vocab(1, 0, {5: "secret"})) is None
-    assert Redaction(("text",), b"").apply(Vocab(1, 0, {11: "a"})) is None
+    """Whoever writes explains the ids that are left: an event of vocabulary may be of a prompt."""
+    for part in get_args(RedactedPart):
+        redaction = Redaction((part,), b"")
+        assert (redaction.apply(Vocab(1, 0, {5: "secret"})) is None) == (part != "headers")
+        assert redaction.explains == (part != "text")
 
 
 def test_http_prompts_and_headers_go() -> None:
@@ -94,6 +96,15 @@ def test_text_that_was_not_taken_apart_may_hold_a_prompt() -> None:
 def test_nothing_asked_nothing_changed(event: Event) -> None:
     """Without a kind to redact every event stays as it is."""
     assert Redaction((), b"").apply(event) == event
+
+
+@given(st.lists(events, max_size=4), st.sets(st.sampled_from(get_args(RedactedPart))))
+def test_any_event_can_be_redacted(some: list[Event], what: set[RedactedPart]) -> None:
+    """What is left can be written."""
+    redaction = Redaction(tuple(what), b"")
+    for event in some:
+        if (left := redaction.apply(event)) is not None:
+            write_event(left, "py")
 
 
 @given(events)
@@ -152,14 +163,23 @@ def test_messages_of_sessions(direction, part):
         "nodeFragments": [{"id": "a", "chunkFragment": chunk}, {"id": "b", "chunkFragment": {"ref": "file:secret"}}],
     }
     event = Message(0.0, direction, 1, value)
-    for other in ({"prompt", "text", "headers"} - {part},):
-        assert Redaction(tuple(other), b"salt").apply(event) == event
-    redacted = Redaction((part,), b"salt").apply(event)
+    outputs = [{"name": "response", "id": "a"}, {"name": "reasoning", "id": "b"}]
+    asked = Message(0.0, ">", 1, {"actions": [{"name": "GENERATE", "outputs": outputs}]})
+
+    def after_request(*what):
+        redaction = Redaction(what, b"salt")
+        redaction.apply(asked)
+        return redaction.apply(event)
+
+    assert after_request(*({"prompt", "text", "headers"} - {part})) == event
+    redacted = after_request(part)
     text = json.dumps(redacted.value)
     assert "SGk=" not in text
     assert "secret" not in text
     [data, ref] = [each["chunkFragment"] for each in redacted.fragments()]
-    assert (data["data"]["$redacted"], data["metadata"], ref["ref"]["n"]) == (part, chunk["metadata"], 11)
+    marks = (data["data"], ref["ref"]) if part == "text" else (data["data"]["$redacted"], ref["ref"]["n"])
+    assert marks == (("Kioq", "***") if part == "text" else ("prompt", 11))
+    assert data["metadata"] == chunk["metadata"]
     assert redacted.value["actions"] == value["actions"]
     hidden = Redaction((part,), b"salt").apply(Message(0.0, direction, 1, {"hex": "00ff"}))
     assert "00ff" not in json.dumps(hidden.value)

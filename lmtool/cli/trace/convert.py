@@ -45,6 +45,7 @@ def convert(
 
 
 def _to_trace(out: Output, file: Path, output: Path, *, force: bool) -> None:
+    from lmtool.errors import FileError
     from lmtool.trace.events import End
     from lmtool.trace.formats import from_wire_log
     from lmtool.trace.header import Header
@@ -57,7 +58,14 @@ def _to_trace(out: Output, file: Path, output: Path, *, force: bool) -> None:
         warn_if_incomplete(out, reader)
     else:
         header = Header(by="lmtool", title=file.stem, transport={"kind": "websocket"}, times="numbered")
-        count = write_trace(output, header, from_wire_log(_lines(file), header.json), force=force, sources=[file])
+        left_out: list[int] = []
+        frames = from_wire_log(_lines(file), header.json, left_out)
+        try:
+            count = write_trace(output, header, frames, force=force, sources=[file])
+        except FileError as error:
+            raise FileError(f"cannot convert {file}: {error.message}", *error.hints) from None
+        if left_out:
+            out.warn(f"{file}: {len(left_out)} lines are no frames and were left out; the first is line {left_out[0]}")
     out.note(f"{output} has {count} events")
 
 
@@ -73,5 +81,7 @@ def _is_trace(file: Path) -> bool:
 
 
 def _lines(file: Path) -> Iterator[str]:
+    from lmtool.trace.reader import LONGEST_LINE
+
     with file.open(encoding="utf-8", errors="replace") as opened:
-        yield from opened
+        yield from iter(lambda: opened.readline(LONGEST_LINE), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from lmtool.trace.events import Event
     from lmtool.trace.reader import TraceReader
-    from lmtool.trace.redaction import Redaction
 
 
 def cut(
@@ -87,42 +85,19 @@ def redact(
     common: Common,
     file: TraceFile,
     output: NewFile,
-    what: str = option("prompt,headers", "Of prompt, headers, text (the vocabulary); with commas.", metavar="LIST"),
+    what: str = option("prompt,headers", "Of prompt, headers, text (answers); with commas.", metavar="LIST"),
     force: bool = FORCE,
 ) -> None:
-    """Write a copy without prompts, headers or texts, and warn of what still looks like a key."""
+    """Write a copy without what clients said (prompt), what models said (text), headers, and what looks like a key."""
     import secrets
 
+    from lmtool.trace.editing import redacted
     from lmtool.trace.reader import TraceReader
     from lmtool.trace.redaction import Redaction, parse
 
     out, reader = common.output(), TraceReader(file)
-    redaction = Redaction(parse(what), secrets.token_bytes(16), _output_ids(reader))
-    header = replace(reader.header, redacted=tuple(dict.fromkeys((*reader.header.redacted, *redaction.what))))
-    keys: Counter[str] = Counter()
-    count = write_trace(output, header, _redacted(reader, redaction, keys), force=force, sources=[file])
+    redaction = Redaction(parse(what), secrets.token_bytes(16))
+    header = redaction.header(reader.header)
+    count = write_trace(output, header, redacted(reader, redaction), force=force, sources=[file])
     warn_if_incomplete(out, reader)
-    for key, times in keys.items():
-        out.warn(f"{output} still holds what looks like a key: {key} ({times} times)")
     out.note(f"{output} has {count} events, without {', '.join(redaction.what) or 'anything left out'}")
-
-
-def _output_ids(reader: TraceReader) -> set[int]:
-    """Ids of all outputs: the vocabulary keeps these, wherever their text is."""
-    from lmtool.trace.events import token_entries
-    from lmtool.trace.redaction import entry_token_ids
-
-    return {token for event in reader for entry in token_entries(event) for token in entry_token_ids(entry)}
-
-
-def _redacted(reader: TraceReader, redaction: Redaction, keys: Counter[str]) -> Iterator[Event]:
-    from lmtool.trace.events import Blob, End
-    from lmtool.trace.large_values import LargeValues
-    from lmtool.trace.redaction import likely_keys
-
-    large_values = LargeValues()
-    for _, event in reader.with_offsets(whole=True):
-        redacted = None if isinstance(event, Blob | End) else redaction.apply(event)
-        if redacted is not None:
-            keys.update(likely_keys(redacted))
-            yield from large_values.take_out(redacted)

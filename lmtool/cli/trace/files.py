@@ -58,41 +58,33 @@ def read_recording(out: Output, path: Path) -> Recording:
 
 def write_trace(path: Path, header: Header, events: Iterable[Event], *, force: bool, sources: Iterable[Path]) -> int:
     """Write a trace of these events; return their number. Raises `FileError`."""
-    from lmtool.errors import FileError, UsageError
-    from lmtool.trace.writer import TraceWriter
+    from lmtool.errors import UsageError
+    from lmtool.trace.writer import TraceWriter, in_place_of
 
     if path.exists() and any(path.samefile(source) for source in sources):
         raise UsageError(f"{path} is being read", "write into another file")
     time = 0.0
-    writer = TraceWriter(path, header, overwrite=force)
-    try:
-        for event in events:
-            writer.write(event)
-            time = event.time
-            if writer.waiting_bytes > 2**20:
-                writer.flush()
-        writer.close(time)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        writer.abandon()
+    with in_place_of(path, overwrite=force) as new:
+        writer = TraceWriter(new, header, overwrite=True)
+        try:
+            for event in events:
+                writer.write(event)
+                time = event.time
+                if writer.waiting_bytes > 2**20:
+                    writer.flush()
+            writer.close(time)
+        finally:
+            writer.abandon()
     return writer.events
 
 
 @contextmanager
 def text_output(path: Path | None, *, force: bool) -> Iterator[typer.FileTextWrite]:
     """A file to write text into, or stdout. Raises `FileError`."""
-    from lmtool.errors import FileError
-    from lmtool.trace.writer import exists
+    from lmtool.trace.writer import in_place_of
 
     if path is None:
         yield sys.stdout  # type: ignore[misc] # a TextIO is all that is needed
         return
-    try:
-        file = path.open("w" if force else "x", encoding="utf-8", newline="\n")
-    except FileExistsError:
-        raise exists(path, force=True) from None
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
-    with file:
+    with in_place_of(path, overwrite=force) as new, new.open("w", encoding="utf-8", newline="\n") as file:
         yield file  # type: ignore[misc] # a TextIO is all that is needed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,13 +55,46 @@ def test_files_are_not_lost(tmp_path: Path) -> None:
     assert path.read_text() == "new"
 
 
-def test_a_source_that_breaks_leaves_no_end(tmp_path: Path) -> None:
-    """When the events end with an error the new trace has no end record."""
+def test_a_source_that_breaks_leaves_no_file(tmp_path: Path) -> None:
+    """When the events end with an error, what was there stays, and nothing new."""
+    (tmp_path / "a").write_text("before")
 
     def events() -> object:
         yield Remark(0, "mark", 0, "x")
         raise FileError("line 3: broken")
 
     with pytest.raises(FileError, match="broken"):
-        write_trace(tmp_path / "a", Header(), events(), force=False, sources=[])  # type: ignore[arg-type]
-    assert '"end"' not in (tmp_path / "a").read_text()
+        write_trace(tmp_path / "a", Header(), events(), force=True, sources=[])  # type: ignore[arg-type]
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("a", "before")]
+
+
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
+def test_a_link_is_replaced_not_followed(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
+    """Another file under the output's name keeps its content; without --force the link stays, a dangling one too."""
+    other, path = tmp_path / "other", tmp_path / "a"
+    other.write_text("precious")
+    make(path, other)
+    with pytest.raises(FileError, match="exists already"):
+        write_trace(path, Header(), [], force=False, sources=[])
+    write_trace(path, Header(), [], force=True, sources=[])
+    assert (other.read_text(), path.is_symlink()) == ("precious", False)
+    make(tmp_path / "b", path)
+    with pytest.raises(UsageError, match="is being read"):
+        write_trace(tmp_path / "b", Header(), [], force=True, sources=[path])
+    (tmp_path / "c").symlink_to(tmp_path / "none")
+    with pytest.raises(FileError, match="exists already"):
+        write_trace(tmp_path / "c", Header(), [], force=False, sources=[])
+
+
+def test_folders_pipes_and_modes(tmp_path: Path) -> None:
+    """A folder is refused; a pipe or a device is written into as it is; a private file stays private."""
+    with pytest.raises(FileError, match="it is a folder"):
+        write_trace(tmp_path, Header(), [], force=True, sources=[])
+    with pytest.raises(FileError, match="No space left"):
+        write_trace(Path("/dev/full"), Header(), [], force=False, sources=[])
+    assert Path("/dev/full").is_char_device()
+    path = tmp_path / "a"
+    path.touch(0o600)
+    write_trace(path, Header(), [], force=True, sources=[])
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
