@@ -12,6 +12,7 @@ from lmtool.guide.schema.document import (
     UnsupportedError,
     all_of,
     any_of,
+    named_schemas,
     names,
     schemas,
 )
@@ -94,9 +95,13 @@ def write_dependencies(node: Node, document: Document) -> list[Schema]:
         if not isinstance(dependencies, dict):
             raise UnsupportedError(keyword, "is no object")
         for name, value in dependencies.items():
-            if keyword == "dependentRequired":
-                value = {"required": listed} if (listed := names(value, keyword)) else True
-            [dependent] = schemas([value], keyword)
+            dependent = _dependent(value, keyword)
             ways: list[Schema] = [{"properties": {name: False}}, dependent]
             required.append(dependent if name in present and node.get("type") == "object" else any_of(ways))
     return required
+
+
+def _dependent(value: object, keyword: str) -> Schema:
+    if isinstance(value, list):
+        return {"required": names(value, keyword)} if value else True
+    return named_schemas({keyword: value}, keyword)[keyword]
