@@ -39,6 +39,11 @@ _OF_A_RESOURCE = frozenset({
 })  # fmt: skip
 _IDS = ("$id", "id")
 _MARKS = frozenset({*_IDS, "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
+_PLAIN = frozenset({
+    "type", "enum", "required", "title", "description", "default", "format", "pattern", "minLength", "maxLength",
+    "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf", "uniqueItems",
+})  # fmt: skip
+"""Keywords without schemas, which are the same in all dialects."""
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _SINGLE = frozenset({
@@ -94,7 +99,7 @@ class _Reader:
         self.added: dict[str, None] = {}
         """Keywords that the dialect does not have."""
         self.lost: set[str] = set()
-        """References that cannot be followed."""
+        """References that cannot be followed, in a document of which no part has a name of its own."""
         self._marks = list(_marks(root))
         self._names: dict[tuple[int, int, bool], str] = {}
         self._taken: set[str] = set()
@@ -136,7 +141,9 @@ class _Reader:
             schema = {"$ref": schema["$ref"]}
         written: dict[str, Any] = {}
         for keyword, value in schema.items():
-            if keyword not in _OF_A_RESOURCE and self._counts(keyword, value, place):
+            if keyword in _PLAIN:
+                written[keyword] = value
+            elif keyword not in _OF_A_RESOURCE and self._counts(keyword, value, place):
                 self._keyword(keyword, schema, place, written)
         every = written.get("allOf")
         return False if isinstance(every, list) and any(part is False for part in every) else written
@@ -206,7 +213,7 @@ class _Reader:
         target = self._reference(value, place)
         if target is None:
             written[keyword] = value
-            self.lost.add(value)
+            self.lost |= set() if self._marks else {value}
         elif isinstance(target, str) and "$ref" not in written:
             written["$ref"] = target
         else:
@@ -245,11 +252,15 @@ def _dialect(schema: Any, otherwise: int) -> int:  # noqa: ANN401  # any JSON
     return otherwise if found is None else int(next(filter(None, found.groups())))
 
 
-def _marks(value: Any) -> Iterator[str]:  # noqa: ANN401  # any JSON
+def _marks(root: object) -> Iterator[str]:
     """For each part that has an id or an anchor: the name of a `$dynamicAnchor`, or the keyword."""
-    if isinstance(value, dict):
-        for keyword in value.keys() & _MARKS:
-            if value[keyword] is not False:
-                yield str(value[keyword]) if keyword == "$dynamicAnchor" else keyword
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _marks(part)
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            for keyword in _MARKS & value.keys():
+                if value[keyword] is not False:
+                    yield str(value[keyword]) if keyword == "$dynamicAnchor" else keyword
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value

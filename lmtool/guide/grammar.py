@@ -254,32 +254,22 @@ def _lark_parts(lark: str) -> Iterator[str]:
 def _structural_tag(constraint: Constraint) -> Grammars:
     """The tag as it is, and with its schemas rewritten."""
     tag = json.loads(constraint.text)
+    lark, parts = tag_grammar(tag)
+    yield Grammar(LLMatcher.grammar_from_lark(lark), (), *open_names_in(parts))
     narrowed: list[str] = []
 
-    def read(schema: Schema) -> Schema:
-        [(read, warnings), *_] = _readings(schema)
-        narrowed.extend(warnings)
-        return read
-
-    lark, parts = tag_grammar(tag, read)
-    yield Grammar(LLMatcher.grammar_from_lark(lark), tuple(narrowed), *open_names_in(parts))
-
     def rewritten(schema: Schema) -> Schema:
-        for read, warnings in _readings(schema):
-            try:
-                written = rewrite(read)
-            except UnsupportedError as problem:
-                refused = ConstraintError(
-                    f"a JSON Schema of the structural tag cannot be enforced: {problem}", _LENIENT_HINT
-                )
-                continue
-            if written.schema is not False:
-                narrowed.extend((*warnings, *written.narrowed))
-                return written.schema
-            refused = ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
-        raise refused
+        try:
+            written = rewrite(in_2020_12(schema))
+        except UnsupportedError as problem:
+            raise ConstraintError(
+                f"a JSON Schema of the structural tag cannot be enforced: {problem}", _LENIENT_HINT
+            ) from None
+        if written.schema is False:
+            raise ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
+        narrowed.extend(written.narrowed)
+        return written.schema
 
-    narrowed.clear()
     lark, parts = tag_grammar(tag, rewritten)
     yield Grammar(LLMatcher.grammar_from_lark(lark), tuple(narrowed), *open_names_in(parts))
 

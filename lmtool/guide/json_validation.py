@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeAlias
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError, UnknownType, ValidationError
 from jsonschema.validators import extend
 from referencing import Registry
@@ -87,7 +87,8 @@ def _decimal_digits(number: re.Match[str]) -> str:
 
 def _validator(schema_text: str) -> Any:  # noqa: ANN401  # jsonschema's classes are made as they are needed
     try:
-        Draft202012Validator.check_schema(in_2020_12(json.loads(schema_text)))
+        read = in_2020_12(json.loads(schema_text))
+        Draft202012Validator.check_schema(read, FormatChecker(()))  # patterns are no Python's
         schema = in_2020_12(json.loads(schema_text, parse_float=Decimal))
     except (ValueError, RecursionError, SchemaError, UnknownType) as error:
         raise UncheckedError(_short(str(error))) from None

@@ -5,6 +5,7 @@ They are of every dialect, and any of their keywords may stand in what must not 
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -99,7 +100,8 @@ class Maker:
             [name, *_] = self._defs
             inner = rng.choice(list(DIALECTS)[1:])
             where = "definitions" if "definitions" in root else "$defs"
-            part = spelled(self._array(1), inner, rng)
+            text = json.dumps(spelled(self._array(1), inner, rng)).replace("#/$defs/", f"#/{where}/")
+            part = json.loads(text.replace("#/definitions/", f"#/{where}/"))
             root[where] = {**root[where], name: {"$schema": DIALECTS[inner], **part}}
         return {"$schema": DIALECTS[dialect], **root} if DIALECTS[dialect] else root
 

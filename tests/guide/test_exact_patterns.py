@@ -82,3 +82,51 @@ def test_what_stays() -> None:
     assert exact_patterns(schema) is schema
     inner = {"properties": {"const": {"pattern": r"[^\\]"}}}
     assert exact_patterns(inner) == {"properties": {"const": {"pattern": r"[[^\\]--[\x00]]"}}}
+
+
+CHARACTERS = "1\u0661\u07c6aK\u212a_\u00e9 \t\n\r\x0b\x1c\x85\xa0\u1680\u180e\u2028\u2029\ufeff\u200b\U0001f600-x\x08\0"
+WHITE = " \t\n\r\x0b\x0c\xa0\u1680\u2028\u2029\ufeff"
+WORDS = "1aK_x"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (r"\d", "1"), (r"[\d]", "1"), (r"(?:\d)", "1"), (r"\w", WORDS), (r"[\w-]", WORDS + "-"), (r"\s", WHITE),
+        (r"[+-\d]", "1-"), (r"\D", set(CHARACTERS) - {"1"}), (r"[^\D]", "1"), (r"\W", set(CHARACTERS) - set(WORDS)),
+        (r"[^\W]", WORDS), (r"\S", set(CHARACTERS) - set(WHITE)), (r"[^\s]", set(CHARACTERS) - set(WHITE)),
+        (".", set(CHARACTERS) - set("\n\r\u2028\u2029")), ("(?s:.)", CHARACTERS), (r"[\s\S]", CHARACTERS), ("[.]", ""),
+        (r"(?:(?i)k)", "K\u212a"), (r"\cJ", "\n"), (r"[\cJ\b]", "\n\x08"),
+        (r"\0", "\0"), (r"\ud83d\ude00", "\U0001f600"), (r"[\ud83d\ude00]", "\U0001f600"),
+        (r"\p{L}", "aK\u212a\u00e9x"),
+    ],
+)  # fmt: skip
+def test_one_meaning(backend: ConstraintBackend, pattern: str, found: str | set[str]) -> None:
+    """ECMA-262's, for `regex`, in patterns, structural tags and grammars, and for whoever validates answers."""
+    texts = {"type": "string", "pattern": f"^(?:{pattern})$"}
+    tag = {"type": "tag", "begin": "<", "content": {"type": "regex", "pattern": pattern}, "end": ">"}
+    grammar = constraint.grammar(f'start: "<" A ">" // /./\nA: /{pattern}/')
+    inner = constraint.grammar(f"start: %json {json.dumps(texts)}")
+    plain, held = backend.compile(constraint.regex(pattern)), compiled_schema(backend, texts)
+    tagged, lark = backend.compile(constraint.structural_tag({"format": tag})), backend.compile(grammar)
+    in_lark = backend.compile(inner)
+    for text in CHARACTERS:
+        wanted, quoted = text in found, json.dumps(text)
+        assert accepts(backend, plain, text) == wanted, text
+        assert accepts(backend, tagged, f"<{text}>") == accepts(backend, lark, f"<{text}>") == wanted, text
+        spelled = compact(text) if text != "\0" else quoted
+        assert accepts(backend, held, spelled) == accepts(backend, in_lark, spelled) == wanted, text
+        assert matches(texts["pattern"], text) == wanted == (not examine(json.dumps(texts), quoted, 100)), text
+
+
+def test_grammars_keep_their_strings(backend: ConstraintBackend) -> None:
+    """What looks like a regular expression in a string or a comment of a grammar is none; flags count."""
+    made = backend.compile(constraint.grammar('start: "/\\\\d/" A B // /\\d/\nA: /./s\nB: "." # /'))
+    assert accepts(backend, made, "/\\d/\n.")
+    assert not accepts(backend, made, "/1/\n.")
+
+
+def test_delete() -> None:
+    """The character U+007F, which the library takes as an escape only, is found like any other."""
+    assert matches("a$", "\x7fa")
+    assert not examine(json.dumps({"pattern": "^.a$"}), '"\\u007fa"', 100)

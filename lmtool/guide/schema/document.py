@@ -183,10 +183,11 @@ def subschemas(node: Mapping[str, object], *keywords: str) -> list[Schema]:
     """Return the schemas that stand under some keywords of a node: a single one, a list, or by name."""
     found: list[object] = []
     for keyword in keywords:
-        value = node.get(keyword)
-        if keyword in _MAPS:
-            value = list(value.values()) if isinstance(value, dict) else None
-        found += value if isinstance(value, list) else [value]
+        if keyword in node:
+            value = node[keyword]
+            if keyword in _MAPS:
+                value = list(value.values()) if isinstance(value, dict) else None
+            found += value if isinstance(value, list) else [value]
     return [schema for schema in found if isinstance(schema, bool | dict)]
 
 

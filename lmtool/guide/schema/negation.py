@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations, islice, pairwise, product
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,7 +24,7 @@ from lmtool.guide.schema.document import (
     types_of,
 )
 from lmtool.guide.schema.objects import names_pattern
-from lmtool.guide.schema.strings import any_of_texts, literals, no_prefix_of, none_of, unlike
+from lmtool.guide.schema.strings import literals, no_prefix_of, none_of, unlike
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -258,11 +259,9 @@ def _property_names(schema: dict[str, object], _: Schema, document: Document, de
     for way in negation(names_schema, {"type": "string"}, document, depth + 1):
         if way is True:
             return [{"type": "object", "minProperties": 1}]
-        if isinstance(way, dict) and may_be(way, "string"):
-            names_of_it = names_pattern(way)
-            if names_of_it:
-                pattern = names_of_it if isinstance(names_of_it, str) else any_of_texts(names_of_it)
-                ways.append(_only_names(pattern, {}))
+        if isinstance(way, dict) and may_be(way, "string") and (pattern := names_pattern(way)):  # or a list of names
+            texts = pattern if isinstance(pattern, str) else f"^(?:{'|'.join(map(re.escape, pattern))})$"
+            ways.append(_only_names(texts, {}))
     if ways:
         document.narrow("an object whose names must not all match has none that do")
     return ways

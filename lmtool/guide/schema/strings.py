@@ -85,11 +85,6 @@ def none_of(texts: Iterable[str]) -> str:
     return f"^(?:{_others(_tree(texts), prefixes=False)})$"
 
 
-def any_of_texts(texts: Iterable[str]) -> str:
-    """Return an anchored pattern of exactly these texts."""
-    return f"^(?:{'|'.join(''.join(map(_escaped, text)) for text in texts)})$"
-
-
 def no_prefix_of(texts: Iterable[str]) -> str:
     """Return an anchored pattern of exactly the texts that begin with none of these."""
     tree = _tree(texts)

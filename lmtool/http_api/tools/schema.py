@@ -93,7 +93,10 @@ def _has(value: Any, keywords: frozenset[str]) -> bool:  # noqa: ANN401  # any J
 
 def alone(schema: Any, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
     """A part of a schema as a document of its own, whose references go on to mean parts of `root`."""
-    if not isinstance(schema, dict) or not _has(schema, frozenset({"$ref"})):
+    if not isinstance(schema, dict):
+        return schema
+    schema = {name: root[name] for name in ("$schema",) if name in root} | schema
+    if not _has(schema, frozenset({"$ref"})):
         return schema
     return {**moved(schema, "#/$defs/root"), "$defs": {"root": moved(dict(root), "#/$defs/root")}}
 
