@@ -36,6 +36,9 @@ class QueueEstimate:
         """Steps, their seconds, those of them with prompts, and tokens of these."""
         self._begins: Many[float] = ()
         self._looked = -math.inf
+        self._admissions = 0
+        self._since = (0.0, 0)
+        """Seconds and admissions since the last look ahead."""
 
     def learn(self, scheduler: Scheduler, plan: Plan, now: float) -> None:
         """Take note of a plan. now: in seconds."""
@@ -46,12 +49,15 @@ class QueueEstimate:
         if not scheduler.waiting:
             self._begins = ()
         elif self._steps and now - self._looked >= INTERVAL:
-            self._looked, self._begins = now, self._look_ahead(scheduler)
+            self._looked, self._admissions = now, scheduler.admissions
+            self._begins = self._look_ahead(scheduler)
+        self._since = now - self._looked, scheduler.admissions - self._admissions
 
     def seconds(self, place: int) -> float | None:
         """Until the sequence at this place, from 1, is admitted; None where too little was measured yet."""
-        begins = self._begins
-        return begins[place - 1] if place <= len(begins) else None
+        begins, (seconds, admissions) = self._begins, self._since
+        at = place - 1 + admissions
+        return max(0.0, begins[at] - seconds) if at < len(begins) else None
 
     def _add_step(self, seconds: float, prompt: int) -> None:
         if self._steps >= 2 * _KEPT_STEPS:
