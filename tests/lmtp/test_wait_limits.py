@@ -95,9 +95,11 @@ class TestDocumentOnly:
         assert tokens(again) == greedy(PROMPT, 2)
 
     async def test_silence_before_the_first_token(self) -> None:
-        """Ends a stream too, without a reader that counts."""
+        """Ends a stream too, without a reader that counts; it is not asked for again."""
         async with document_server(silent_after=[0]) as server, LmtpClient(server.url, limits=SHORT) as client:
-            (last,) = await said(client, request())
+            await client.info("m")
+            (last,) = await said(Resuming(client, may_repeat=lambda: client.answered), request())
+        assert len(server.requests) == 1
         assert last.error_code == "timeout"
         assert "nothing for this stream within 0.1 s" in (last.error or "")
 
