@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _REFUSAL_SECONDS = 0.5
+_SILENT_SECONDS = 600.0
+"""Longest wait for the next message of a script's answers where no limit is set for all of them."""
 
 
 async def converse(
@@ -145,19 +147,21 @@ async def run_script(url: str, api_key: str | None, out: Output, file: str, seco
     transport = await open_evergreen(url, api_key)
     outputs = _Outputs()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(limit := seconds or _SILENT_SECONDS) as timeout:
             sending = asyncio.create_task(_send(transport, messages))
             for message in messages:
                 outputs.expect(message)
             while outputs.open and (answer := await transport.receive()) is not None:
                 out.line(codec.encode_json(answer))
                 outputs.take(answer)
+                if seconds is None:
+                    timeout.reschedule(asyncio.get_running_loop().time() + limit)
             await sending
             if outputs.silent:
                 await _hear_refusal(transport)
             await transport.send(None)
     except TimeoutError:
-        raise TimeLimitError(f"not all outputs were whole after {seconds:g} s") from None
+        raise TimeLimitError(f"not all outputs were whole after {limit:g} s") from None
     finally:
         await transport.close()
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.25
 """Least seconds between two looks ahead."""
-_KEPT_STEPS = 256
-"""Older steps weigh half as much each time that so many have been added."""
+KEPT_SECONDS = 8.0
+"""Older steps weigh half as much each time that so much time has been added."""
 _GOLDEN = 0.6180339887
 
 
@@ -30,40 +30,45 @@ class QueueEstimate:
 
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
-        self._planned: tuple[float, int] | None = None
-        """When the last step was planned, and its tokens of prompts, if sequences waited then."""
-        self._steps = self._seconds = self._prompts = self._prompt_tokens = 0.0
-        """Steps, their seconds, those of them with prompts, and tokens of these."""
+        self._planned: tuple[float, int, int, int] | None = None
+        """When the last step was planned, its streams, prompt tokens, and ids generated before, if others waited."""
+        self._sums = [0.0] * 5
+        """Seconds; the same of each stream; ids that these gave; seconds of steps with prompts, and tokens of these."""
         self._begins: Many[float] = ()
         self._looked = -math.inf
+        self._admissions = 0
+        self._since = (0.0, 0)
+        """Seconds and admissions since the last look ahead."""
 
     def learn(self, scheduler: Scheduler, plan: Plan, now: float) -> None:
         """Take note of a plan. now: in seconds."""
         if self._planned is not None:
-            self._add_step(now - self._planned[0], self._planned[1])
-        prompt = sum(span.count for span in plan.spans if not span.sequence.decoding) if scheduler.waiting else 0
-        self._planned = (now, prompt) if scheduler.waiting and plan.spans else None
+            began, streams, prompt, generated = self._planned
+            seconds = now - began
+            new = seconds, seconds * streams, scheduler.generated - generated, seconds * (prompt > 0), prompt
+            kept = 0.5 if self._sums[0] >= KEPT_SECONDS else 1.0
+            self._sums = [kept * total + value for total, value in zip(self._sums, new, strict=True)]
+        self._planned = None
+        if scheduler.waiting and plan.spans:
+            prompts = [span.count for span in plan.spans if not span.sequence.decoding]
+            self._planned = now, len(plan.spans) - len(prompts), sum(prompts), scheduler.generated
         if not scheduler.waiting:
             self._begins = ()
-        elif self._steps and now - self._looked >= INTERVAL:
-            self._looked, self._begins = now, self._look_ahead(scheduler)
+        elif self._sums[2] and now - self._looked >= INTERVAL:
+            self._looked, self._admissions = now, scheduler.admissions
+            self._begins = self._look_ahead(scheduler)
+        self._since = now - self._looked, scheduler.admissions - self._admissions
 
     def seconds(self, place: int) -> float | None:
         """Until the sequence at this place, from 1, is admitted; None where too little was measured yet."""
-        begins = self._begins
-        return begins[place - 1] if place <= len(begins) else None
-
-    def _add_step(self, seconds: float, prompt: int) -> None:
-        if self._steps >= 2 * _KEPT_STEPS:
-            self._steps, self._seconds = self._steps / 2, self._seconds / 2
-            self._prompts, self._prompt_tokens = self._prompts / 2, self._prompt_tokens / 2
-        self._steps, self._seconds = self._steps + 1, self._seconds + seconds
-        self._prompts, self._prompt_tokens = self._prompts + (prompt > 0), self._prompt_tokens + prompt
+        begins, (seconds, admissions) = self._begins, self._since
+        at = place - 1 + admissions
+        return max(0.0, begins[at] - seconds) if at < len(begins) else None
 
     def _look_ahead(self, scheduler: Scheduler) -> list[float]:
         """When each waiting sequence begins; as far as that is known."""
-        step = self._seconds / self._steps
-        prompt_token = step * self._prompts / self._prompt_tokens if self._prompt_tokens else 0.0
+        _, busy, generated, prompt_seconds, prompt_tokens = self._sums
+        token, prompt_token = busy / generated, prompt_seconds / max(prompt_tokens, 1.0)
         survival = math.log(1.0 - min(0.5, scheduler.stopped / max(scheduler.generated, 1)))
         prefilled = 0.0
 
@@ -74,7 +79,7 @@ class QueueEstimate:
             if not sequence.decoding:
                 begin = prefilled = prefilled + sequence.remaining * prompt_token
             left = sequence.max_length - len(sequence.tokens)
-            return begin + step * min(
+            return begin + token * min(
                 left, math.log(1.0 - sequence.number * _GOLDEN % 1.0) / survival if survival else left
             )
 

@@ -56,8 +56,9 @@ class Scheduler:
 
     @property
     def free_positions(self) -> int:
-        """Positions that fit into blocks which nobody has, or that can be taken from the prefix cache."""
-        return self._blocks.free * self._limits.block_tokens
+        """Positions that fit into blocks which no sequence has, or needs next."""
+        needed = sum(max(self._blocks.missing(s, s.target), 0) + 1 for s in self.admitted)
+        return (self._blocks.free - needed) * self._limits.block_tokens
 
     @property
     def queue(self) -> Iterator[Sequence]:

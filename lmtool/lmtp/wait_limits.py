@@ -80,6 +80,7 @@ class StreamLimits:
         for stream in [one for one in self._streams.values() if self._due(one) <= now]:
             late = now >= stream.expires and stream.request.deadline is not None
             error = TimeLimitError(f"the server has sent nothing for this stream within {self._silence:g} s")
+            error.retryable = False  # waiting again as long would bring nothing either
             self._end(stream, deadline_error(stream.request.deadline or 0.0) if late else error)
         if self._streams:
             self._schedule(min(map(self._due, self._streams.values())))

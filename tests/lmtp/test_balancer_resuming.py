@@ -9,6 +9,7 @@ import pytest
 
 from lmtool.errors import LmtoolError, OutOfMemoryError, OverloadedError, RequestError, ServerError
 from lmtool.interfaces import QueuePlace, Sink, StreamHandle, place_of
+from lmtool.lmtp import balancer as balancer_module
 from lmtool.lmtp.balancer import Balancer
 from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput, Usage
 from tests.lmtp.balanced import OTHER_PRINT, PRINT, Mortal, Refusing, asked, balanced, mortals, outputs, over
@@ -68,6 +69,24 @@ async def test_another_worker_goes_on_at_once() -> None:
         assert again.generated == tuple(tokens_of(PROMPT, 2))
         assert again.sampling.seed == 7, "the one that the first worker told"
         assert (balancer.streams(), balancer.resumed) == ((0, 0), 1)
+
+
+@pytest.mark.parametrize("another", [True, False])
+async def test_a_silent_worker(another: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that falls silent goes on elsewhere, each token once; else it ends with an error."""
+    monkeypatch.setattr("lmtool.lmtp.balancer._RESUME", replace(balancer_module._RESUME, token_timeout=0.3))
+    prints = (PRINT, PRINT if another else OTHER_PRINT)
+    async with mortals(*map(scripted, prints)) as workers, over(*workers) as balancer:
+        reader = await on_first(balancer, workers, asked(PROMPT, 5))
+        if another:
+            await until(lambda: bool(workers[1].model.running))
+            while not (reader.outputs and reader.outputs[-1].last):
+                workers[1].model.step()
+                await asyncio.sleep(0)
+            assert reader.tokens == tokens_of(PROMPT, 5)
+        else:
+            assert (await reader.end()).error_code == "timeout"
+        assert len(balancer.up) == 2
 
 
 async def test_the_same_worker_goes_on_when_it_is_back() -> None:

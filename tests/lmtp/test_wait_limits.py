@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.server import serve
+from websockets.asyncio.server import serve, unix_serve
 
 from lmtool.errors import TimeLimitError
 from lmtool.lmtp.client import LmtpClient
@@ -16,7 +17,7 @@ from lmtool.lmtp.wait_limits import WaitLimits
 from lmtool.resuming import ResumeOptions, Resuming
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest, TokenOutput
-from tests.lmtp.document_server import document_server, greedy
+from tests.lmtp.document_server import DocumentServer, document_server, greedy
 from tests.lmtp.harness import PATIENCE
 from tests.lmtp.test_client import peer
 
@@ -94,9 +95,11 @@ class TestDocumentOnly:
         assert tokens(again) == greedy(PROMPT, 2)
 
     async def test_silence_before_the_first_token(self) -> None:
-        """Ends a stream too, without a reader that counts."""
+        """Ends a stream too, without a reader that counts; it is not asked for again."""
         async with document_server(silent_after=[0]) as server, LmtpClient(server.url, limits=SHORT) as client:
-            (last,) = await said(client, request())
+            await client.info("m")
+            (last,) = await said(Resuming(client, may_repeat=lambda: client.answered), request())
+        assert len(server.requests) == 1
         assert last.error_code == "timeout"
         assert "nothing for this stream within 0.1 s" in (last.error or "")
 
@@ -118,6 +121,18 @@ async def test_a_server_that_never_answers(question: str, monkeypatch: pytest.Mo
     async with document_server(deaf=True) as server, LmtpClient(server.url, limits=SHORT) as client:
         with pytest.raises(TimeLimitError, match=r"no answer within 0\.1 s"):
             await asyncio.wait_for(QUESTIONS[question](client), PATIENCE)
+
+
+async def test_other_transports(tmp_path: Path) -> None:
+    """A pipe to a process that answers nothing, and a Unix socket: for streams as for questions."""
+    path = str(tmp_path / "socket")
+    async with unix_serve(DocumentServer(deaf=True), path):
+        for endpoint in ("stdio:cat", f"unix:{path}"):
+            async with LmtpClient(endpoint, limits=SHORT) as client:
+                with pytest.raises(TimeLimitError, match=r"no answer within 0\.1 s"):
+                    await asyncio.wait_for(client.info("m"), PATIENCE)
+                (last,) = await said(client, request())
+                assert last.error_code == "timeout"
 
 
 async def test_what_is_never_available() -> None:

@@ -13,6 +13,7 @@ import pytest
 from lmtool.lmtp.endpoint import parse
 from lmtool.lmtp.worker import Worker
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
+from tests.lmtp.document_server import document_server
 from tests.lmtp.harness import PATIENCE, serving, until
 from tests.scripted_model import ScriptedModel
 
@@ -61,6 +62,18 @@ async def test_a_worker_that_does_not_answer_is_cut_off() -> None:
         assert not worker.up
         model.loaded.set()
         await until(lambda: worker.up)
+        await worker.close()
+
+
+async def test_a_server_that_never_answers() -> None:
+    """It is down, and said to be, once its first check has taken too long: nothing waits for it for ever."""
+    async with document_server(deaf=True) as server:
+        worker = make(server.url, answer_seconds=0.1)
+        worker.start()
+        await until(lambda: worker.checked)
+        assert not worker.up
+        assert worker.error is not None
+        assert worker.error.message == "no list of models within 0.1 s"
         await worker.close()
 
 

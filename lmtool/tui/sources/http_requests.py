@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 OPEN_LIMIT = 10.0
 """Seconds that a server has to take a connection."""
+SILENT_LIMIT = 600.0
+"""Seconds without a byte of an answer that is watched."""
 ASK_LIMIT = 60.0
 """Seconds for an answer that only prepares a request."""
 LARGEST = 2**26
@@ -235,10 +237,10 @@ class HttpRequestSource:
         try:
             writer.write(data)
             await writer.drain()
-            while more := await reader.read(2**16):
+            while more := await asyncio.wait_for(reader.read(2**16), SILENT_LIMIT):
                 self.pipeline.add(number, tap.response_bytes(self.pipeline.clock(), more))
             ended_by = "server"
-        except OSError:
+        except OSError:  # or its time is over
             ended_by = "server"
         finally:
             self.pipeline.add(number, tap.end(self.pipeline.clock(), ended_by))

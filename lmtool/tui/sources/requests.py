@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitError, UsageError
+from lmtool.errors import ConnectError, LmtoolError, RequestError, UsageError
 from lmtool.lmtp import model_info
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
@@ -35,8 +35,6 @@ AGENT = "lmtool inspect"
 """What the inspector's own connections call themselves in a trace."""
 OPEN_LIMIT = 10.0
 """Seconds that a server has to take a connection."""
-INFO_LIMIT = 120.0
-"""Seconds without an answer, and without a word of a load that proceeds."""
 _WATCHED, _LEAD = '"watch":', 64
 """What stands at the beginning of a frame that tells of others; its events are shown in its place."""
 _ONLY_BEGINS = frozenset({"vllm"})
@@ -174,9 +172,7 @@ class RequestSource:
         unknown = ModelInfo(self._model or "", "", "unknown")
         tokenizer = await asyncio.to_thread(self._find_tokenizer, unknown)
         enough = tokenizer is not None and self._model is not None  # then no answer is needed
-        answer = await link.ask_for(SILENCE if enough else INFO_LIMIT, self._model)
-        if answer is None and not enough:
-            raise TimeLimitError(f"no answer to MODEL_INFO within {INFO_LIMIT:g} s")
+        answer = await (link.ask_for(SILENCE, self._model) if enough else link.ask(self._model))
         info = unknown if answer is None else model_info.from_wire(answer, self._model)
         if self.info is None or self.info.tokenizer != info.tokenizer:
             tokenizer = await asyncio.to_thread(self._find_tokenizer, info)
