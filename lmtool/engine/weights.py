@@ -175,6 +175,14 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
             f"{name} is not a causal language model: it is {kinds}",
             "choose a model that continues text, such as gpt2 or a Llama, Mistral, Qwen or Gemma checkpoint",
         )
+    known = AutoModelForCausalLM._model_mapping.get(type(config), None)  # noqa: SLF001  # as above
+    if known is not None and known._is_stateful:  # noqa: SLF001  # what its own cache of streams goes by
+        raise ModelLoadError(
+            f"{name} ({known.__name__}) cannot be served: some of its layers keep a state of the text, as Mamba, "
+            "linear attention and convolutions do, and streams here have keys and values only",
+            "llama.cpp computes some of these from a GGUF file:  --backend llamacpp",
+            "vLLM computes most of them, on a GPU:  --backend vllm",
+        )
     if getattr(config, "is_encoder_decoder", False):
         raise ModelLoadError(f"{name} is an encoder-decoder model ({config.model_type}); only decoders are served")
 
