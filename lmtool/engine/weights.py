@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import nn
 
+from lmtool.engine.families import ADVICE
 from lmtool.engine.hardware import choose_dtype, this_machine
 from lmtool.engine.model_folder import check_folder, refuse_adapter
 from lmtool.engine.random_model import is_random, random_model
@@ -165,6 +166,10 @@ def checkpoint_bytes(name: str) -> int:
     return 0
 
 
+_STATEFUL = re.compile("linear|mamba|conv|recurrent|hybrid")
+"""In the names of layers that keep a state."""
+
+
 def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -173,10 +178,13 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
         kinds = ", ".join(config.architectures or [config.model_type])
         raise ModelLoadError(
             f"{name} is not a causal language model: it is {kinds}",
-            "choose a model that continues text, such as gpt2 or a Llama, Mistral, Qwen or Gemma checkpoint",
+            f"choose a model that continues text: {ADVICE}",
         )
     known = AutoModelForCausalLM._model_mapping.get(type(config), None)  # noqa: SLF001  # as above
-    if known is not None and known._is_stateful:  # noqa: SLF001  # what its own cache of streams goes by
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
+    stateful = any(map(_STATEFUL.search, kinds)) if kinds else getattr(known, "_is_stateful", False)
+    if known is not None and stateful:
         raise ModelLoadError(
             f"{name} ({known.__name__}) cannot be served: some of its layers keep a state of the text, as Mamba, "
             "linear attention and convolutions do, and streams here have keys and values only",
