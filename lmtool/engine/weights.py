@@ -180,10 +180,9 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
             f"{name} is not a causal language model: it is {kinds}",
             f"choose a model that continues text: {ADVICE}",
         )
-    known = AutoModelForCausalLM._model_mapping.get(type(config), None)  # noqa: SLF001  # as above
-    text = config.get_text_config()
-    kinds = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
-    stateful = any(map(_STATEFUL.search, kinds)) if kinds else getattr(known, "_is_stateful", False)
+    known, text = AutoModelForCausalLM._model_mapping.get(type(config), None), config.get_text_config()  # noqa: SLF001
+    layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
+    stateful = any(map(_STATEFUL.search, layers)) if layers else getattr(known, "_is_stateful", False)
     if known is not None and stateful:
         raise ModelLoadError(
             f"{name} ({known.__name__}) cannot be served: some of its layers keep a state of the text, as Mamba, "
