@@ -51,7 +51,7 @@ async def serve(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]...",
-            help="Folders, GGUF files, hub names, or auto for whatever clients name.  [default: the embedded model]",
+            help="Folders, GGUF files, hub names, random:NAME; auto: what clients name.  [default: the embedded model]",
             show_default=False,
         ),
     ] = None,

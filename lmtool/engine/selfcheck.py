@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtool.engine.attention import AttentionCall, attend
+from lmtool.engine.families import ADVICE
 from lmtool.engine.kv_cache import LayerShape
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
@@ -322,7 +323,4 @@ def _explained(name: str, architecture: str) -> Iterator[None]:
 
 
 def _refusal(name: str, architecture: str, reason: str) -> ModelLoadError:
-    return ModelLoadError(
-        f"{name} ({architecture}) cannot be served: {reason}",
-        "GPT-2, Llama, Mistral, Qwen2, Qwen3 and Gemma models are known to work",
-    )
+    return ModelLoadError(f"{name} ({architecture}) cannot be served: {reason}", ADVICE)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import nn
 
+from lmtool.engine.families import ADVICE
 from lmtool.engine.hardware import choose_dtype, this_machine
 from lmtool.engine.model_folder import check_folder, refuse_adapter
 from lmtool.engine.random_model import is_random, random_model
@@ -165,6 +166,10 @@ def checkpoint_bytes(name: str) -> int:
     return 0
 
 
+_STATEFUL = re.compile("linear|mamba|conv|recurrent|hybrid")
+"""In the names of layers that keep a state."""
+
+
 def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -173,7 +178,17 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
         kinds = ", ".join(config.architectures or [config.model_type])
         raise ModelLoadError(
             f"{name} is not a causal language model: it is {kinds}",
-            "choose a model that continues text, such as gpt2 or a Llama, Mistral, Qwen or Gemma checkpoint",
+            f"choose a model that continues text: {ADVICE}",
+        )
+    known, text = AutoModelForCausalLM._model_mapping.get(type(config), None), config.get_text_config()  # noqa: SLF001
+    layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
+    stateful = any(map(_STATEFUL.search, layers)) if layers else getattr(known, "_is_stateful", False)
+    if known is not None and stateful:
+        raise ModelLoadError(
+            f"{name} ({known.__name__}) cannot be served: some of its layers keep a state of the text, as Mamba, "
+            "linear attention and convolutions do, and streams here have keys and values only",
+            "llama.cpp computes some of these from a GGUF file:  --backend llamacpp",
+            "vLLM computes most of them, on a GPU:  --backend vllm",
         )
     if getattr(config, "is_encoder_decoder", False):
         raise ModelLoadError(f"{name} is an encoder-decoder model ({config.model_type}); only decoders are served")

@@ -175,7 +175,7 @@ class ModelsConfig:
 
     def sampling_defaults(self, source: str, revision: str | None) -> Mapping[str, float]:
         """Parameters for HTTP requests to the model at `source` that leave them out. Raises `FileError`."""
-        own = self.generation_config in sampling_defaults.NONE or self._is_main(source)
+        own = self.generation_config in sampling_defaults.NONE or self.model == AUTO or self._is_main(source)
         return sampling_defaults.read(source, self.generation_config if own else sampling_defaults.AUTO, revision)
 
     def _is_main(self, source: str) -> bool:

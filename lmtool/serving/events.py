@@ -183,14 +183,12 @@ def _reloaded(event: Reloaded) -> str:
 def _model_lines(info: ModelInfo | None, columns: int) -> list[str]:
     if info is None:
         return []
-    invariant = batch_invariance(info)
-    whole = "  model    " + " · ".join(part for part in (model_line(info), invariant) if part)
-    lines = [whole]
-    if len(whole) > columns and (below := " · ".join(part for part in (info.kernels, invariant) if part)):
-        lines = [f"  model    {model_line(replace(info, kernels=None))}", f"  kernels  {below}"]
-    if info.sampling_defaults:
-        lines.append(f"  sampling {sampling_line(info)}")
-    return lines
+    bare = model_line(replace(info, kernels=None))
+    kernels = " · ".join(part for part in (info.kernels, batch_invariance(info)) if part)
+    lines = [f"  model    {bare}" + (f" · {kernels}" if kernels else "")]
+    if kernels and len(lines[0]) > columns:
+        lines = [f"  model    {bare}", f"  kernels  {kernels}"]
+    return [*lines, f"  sampling {sampling_line(info)}"] if info.sampling_defaults else lines
 
 
 def batch_invariance(info: ModelInfo) -> str:

@@ -1,4 +1,4 @@
-"""Exit without waiting for threads, such as one whose load cannot be stopped, but not without cleaning up."""
+"""Exit without waiting for threads, such as one that loads a model, but not without cleaning up."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class TestRefusals:
                     vocab_size=50, hidden_size=16, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2,
                     lru_width=16, attention_window_size=8,
                 ),
-                "logits differ",
+                "some of its layers keep a state of the text",
             ),
         ],
         ids=["own attention", "sinks", "chunked attention", "recurrent"],

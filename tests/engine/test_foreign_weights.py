@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -50,6 +51,8 @@ def refusal(folder: Path) -> ModelLoadError:
 @pytest.mark.parametrize(("settings", "how"), QUANTIZED.values(), ids=QUANTIZED)
 def test_quantized(folder: Path, settings: dict[str, Any], how: str) -> None:
     """It is said how the weights are quantized, why they cannot be loaded, and what can be served instead."""
+    if settings.get("quant_method") in {"fp8", "mxfp4"} and importlib.util.find_spec("accelerate"):
+        pytest.skip("transformers widens these on a CPU where accelerate is installed")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
     error = refusal(folder)

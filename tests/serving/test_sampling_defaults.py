@@ -132,6 +132,7 @@ async def test_choices(file: Path, tmp_path: Path) -> None:
         async with running(ServiceConfig(models, backend=BackendConfig("random"))) as (service, _):
             [info] = service.loaded
             assert (info.sampling_defaults, info.batch_invariant) == (in_force, True), choice
+    assert ModelsConfig("auto", generation_config=str(file)).sampling_defaults("any/model", None) == IN_FORCE
     (folder / file.name).write_text('{"temperature": "warm"}', encoding="utf-8")
     with pytest.raises(FileError, match="temperature is 'warm'"):
         ModelsConfig.of(None, generation_config=str(folder))
