@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.application import Application, run_in_terminal
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI
@@ -24,16 +24,18 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from lmtool.chat.editor import edited_text, editor_command
+from lmtool.chat.graphemes import PlainEmoji, length_after, length_before
 from lmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.completion import Completer
     from prompt_toolkit.history import History
     from prompt_toolkit.input import Input
     from prompt_toolkit.key_binding import KeyPressEvent
+    from prompt_toolkit.layout.screen import Char
     from prompt_toolkit.output import Output as TerminalOutput
 
     from lmtool.chat.interleave import Piece
@@ -112,10 +114,12 @@ class PromptConsole:
             enable_history_search=True,
             history=history,
             erase_when_done=True,
+            input_processors=[PlainEmoji()],
             input=input,
             output=output,
         )
         self._session.default_buffer.accept_handler = self._accept
+        self._session.app._on_resize = self._on_resize  # type: ignore[method-assign] # noqa: SLF001 - there is no event
 
     @property
     def columns(self) -> int:
@@ -207,6 +211,16 @@ class PromptConsole:
         self._session.output.write_raw(lines + line_feed)
         self._session.output.flush()
 
+    def _on_resize(self) -> None:
+        """Draw anew at the cursor's line, which has moved down where the terminal broke long lines anew."""
+        app = self._session.app
+        screen = app.renderer.last_rendered_screen
+        if screen is not None and terminal_reflows():
+            cursor, columns = screen.get_cursor_position(app.layout.current_window), app.output.get_size().columns
+            ends = [_width(screen.data_buffer[y]) for y in range(cursor.y)]
+            app.output.cursor_up(sum(max(0, end - 1) // columns for end in ends) + cursor.x // columns)
+        Application._on_resize(app)  # noqa: SLF001 - as above
+
     def _accept(self, buffer: Buffer) -> bool:
         self.events.put_nowait(Submit(buffer.text.rstrip("\n")))  # a pasted text often ends in a line feed
         # Else the history is read when the prompt is drawn again, and a cursor key before that finds none.
@@ -231,6 +245,24 @@ class PromptConsole:
             event.current_buffer.delete_before_cursor()
             event.current_buffer.newline(copy_margin=False)
 
+        @keys.add("left")
+        @keys.add("c-b")
+        def _left(event: KeyPressEvent) -> None:
+            event.current_buffer.cursor_position -= length_before(event.current_buffer.document)
+
+        @keys.add("right")
+        @keys.add("c-f")
+        def _right(event: KeyPressEvent) -> None:
+            event.current_buffer.cursor_position += length_after(event.current_buffer.document)
+
+        @keys.add("backspace")
+        def _delete_before(event: KeyPressEvent) -> None:
+            event.current_buffer.delete_before_cursor(length_before(event.current_buffer.document))
+
+        @keys.add("delete")
+        def _delete(event: KeyPressEvent) -> None:
+            event.current_buffer.delete(length_after(event.current_buffer.document))
+
         @keys.add("c-x", "c-e")
         def _open_editor(_event: KeyPressEvent) -> None:
             self._editor = asyncio.ensure_future(self._edit_line())
@@ -240,6 +272,17 @@ class PromptConsole:
     def _behind_backslash(self) -> bool:
         document = self._session.default_buffer.document
         return document.text_before_cursor.endswith("\\") and not document.text_after_cursor
+
+
+def terminal_reflows() -> bool:
+    """Whether the terminal breaks lines anew when it gets narrower; xterm, rxvt and screen cut them."""
+    cuts = "XTERM_VERSION" in os.environ or "STY" in os.environ or os.environ.get("TERM", "").startswith("rxvt")
+    return "TMUX" in os.environ or not cuts
+
+
+def _width(row: Mapping[int, Char]) -> int:
+    """Columns of a drawn row up to its last sign."""
+    return max((x + char.width for x, char in row.items() if char.char != " "), default=0)
 
 
 class LineConsole:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -62,6 +63,13 @@ class TestPromptConsole:
             ("abc\x1b[D\x1b[DX\r", "aXbc"),
             ("one two\x17three\r", "one three"),
             ("日本\x1b[DX\r", "日X本"),
+            ("a👩‍👩‍👧b\x1b[D\x1b[DX\r", "aX👩‍👩‍👧b"),
+            ("a👩‍👩‍👧b\x1b[D\x1b[D\x1b[CX\r", "a👩‍👩‍👧Xb"),
+            ("a👩‍👩‍👧\x7fb\r", "ab"),
+            ("🇩🇪🇫🇷\x02X\r", "🇩🇪X🇫🇷"),
+            ("👍🏽e\u0301\x1b[D\x1b[D\x1b[3~\r", "e\u0301"),
+            ("❤️\x01\x06X\r", "❤️X"),
+            ("ab\x1b[D\x1b[D\x1b[D\x7fX\x1b[C\x1b[C\x1b[C\x1b[3~Y\r", "XabY"),
             ("\x1b[200~two\rlines\r\n\x1b[201~\r", "two\nlines"),
             ("/sys\tBe brief.\r", "/system Be brief."),
             ("/?\t\r", "/?"),
@@ -79,6 +87,25 @@ class TestPromptConsole:
         async with self.console() as (console, pipe, _):
             pipe.send_text(keys)
             assert await self.events(console, 1) == [Submit(line)]
+
+    async def test_a_narrower_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The prompt is drawn anew from its first line, wherever the terminal that breaks its lines anew has that."""
+        for variable, rows in (("TMUX", 3), ("XTERM_VERSION", 1)):
+            for name in ("TMUX", "STY", "XTERM_VERSION"):
+                monkeypatch.delenv(name, raising=False)
+            monkeypatch.setenv(variable, "x")
+            size, screen = Size(24, 40), io.StringIO()
+            output = Vt100_Output(screen, lambda: size, term="xterm", enable_cpr=False)  # noqa: B023 - of this round
+            with create_pipe_input() as keys:
+                made = PromptConsole(styled(terminal=True), CommandCompleter(), input=keys, output=output)
+                made.start()
+                keys.send_text("y" * 70)  # two lines of 40 columns, the cursor in column 32 of the second
+                await self.shown(screen, lambda written: written.count("y") == 70)
+                size, before = Size(24, 20), len(screen.getvalue())
+                made._session.app._on_resize()
+                await made.stop()
+            ups = [int(n or 1) for n in re.findall(r"\x1b\[(\d*)A", screen.getvalue()[before:].partition("y")[0])]
+            assert sum(ups) == rows
 
     async def test_events(self) -> None:
         """Lines, Ctrl-C and Ctrl-D arrive in order; several lines may be typed at once."""
