@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from lmtool.bench.soak.connection import BINARY, PING, TEXT, frame
 from lmtool.bench.soak.watch import family
-from lmtool.bench.targets import process_memory
+from lmtool.bench.targets import process_cpu_seconds, process_memory
 
 MOST_MEGABYTES = 30.0
 MOST_SECONDS = 0.3
@@ -218,6 +218,8 @@ class Target:
     process: int
     waits: list[float] = field(default_factory=list)
     """Seconds that the other key waited."""
+    busy: list[float] = field(default_factory=list)
+    """CPU seconds that the server took meanwhile: how long it would be with a processor of its own."""
     memory: list[float] = field(default_factory=list)
     """Megabytes."""
 
@@ -233,7 +235,9 @@ class Target:
         tasks: set[asyncio.Task[None]] = set()
 
         async def one() -> None:
+            used = process_cpu_seconds(self.process) or 0.0
             self.waits.append(await asyncio.wait_for(ask(self.host, self.port), 30))
+            self.busy.append((process_cpu_seconds(self.process) or 0.0) - used)
 
         try:
             while True:
@@ -251,7 +255,7 @@ class Target:
         """Attack it; a line on how it went, which begins with `BAD` where a bar is missed."""
         before = self.look()
         quiet = max([await ask(self.host, self.port) for _ in range(10)])
-        self.waits, self.memory = [], []
+        self.waits, self.busy, self.memory = [], [], []
         watching = asyncio.create_task(self.watch())
         words = [sys.executable, "-m", "tests.port_load", "--attack", name, "--at", f"{self.host}:{self.port}"]
         words += ["--seconds", str(seconds), "--connections", str(connections)]
@@ -269,7 +273,8 @@ class Target:
         return (
             f"{'ok ' if good else 'BAD'} {self.name:8} {name:48} sent {int(sent) / 1e6:8.1f} MB  ends {int(closed):6} "
             f" memory +{most - before:6.1f} MB, then {after - before:+6.1f}  other key {len(waits)} times, p99 "
-            f"{waits[int(len(waits) * 0.99)]:.3f} s, longest {waits[-1]:.3f} ({quiet:.3f} before)"
+            f"{waits[int(len(waits) * 0.99)]:.3f} s, longest {waits[-1]:.3f} ({quiet:.3f} before), "
+            f"CPU of the server meanwhile at most {max(self.busy, default=0):.2f} s"
             f"{'' if refused is None else f'  {refused!r}'}\n"
         )
 
