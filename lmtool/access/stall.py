@@ -1,4 +1,4 @@
-"""Cuts a connection whose peer takes nothing of what waits for it, and would hold its streams and memory for ever."""
+"""Cuts a connection whose peer takes nothing of what waits for it, or takes too long to send a request."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 
 STALL_SECONDS = 60.0
 """How long a peer may take nothing, unless a server is told otherwise."""
+ARRIVAL_SECONDS = 20.0
+"""Time in which a request must arrive as a whole, in addition to that for its bytes at `ARRIVAL_RATE`."""
+ARRIVAL_RATE = 1000
+"""Bytes per second that a peer must send of its request."""
 
 
 class StallTimer:
@@ -55,6 +59,45 @@ class StallTimer:
         if self._on_stall is not None:
             self._on_stall()
         self._transport.abort()
+
+
+class ArrivalTimer:
+    """Aborts a transport whose peer takes too long to send a request.
+
+    `start` it when the next request may come, `count` the bytes that come, `stop` it when the request is complete.
+    """
+
+    def __init__(self, transport: asyncio.WriteTransport) -> None:
+        self._transport = transport
+        self._end = 0.0
+        """When the transport is aborted, in seconds of the event loop's clock."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, seconds: float | None = None) -> None:
+        """Begin to wait, from now on. seconds: None for `ARRIVAL_SECONDS`."""
+        self.stop()
+        seconds = ARRIVAL_SECONDS if seconds is None else seconds
+        loop = asyncio.get_running_loop()
+        self._end = loop.time() + seconds
+        self._timer = loop.call_later(seconds, self._look)
+
+    def count(self, size: int) -> None:
+        """Give the peer the time for the bytes that it has sent."""
+        self._end += size / ARRIVAL_RATE
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._end:
+            self._timer = loop.call_at(self._end, self._look)
+        else:
+            self._timer = None
+            self._transport.abort()
 
 
 def _waiting_bytes(transport: asyncio.WriteTransport) -> int:

@@ -37,10 +37,10 @@ async def balance(
     --api-key is asked for here and shown to the servers; a key in a server's URL, ws://user:KEY@HOST:PORT/, is shown to
     that one instead.
     """
-    from lmtool.serving.composition import need_packages
+    from lmtool.serving.composition import HTTP_PACKAGES, need_packages
     from lmtool.serving.run import run
 
-    need_packages(("starlette", "uvicorn"))
+    need_packages(HTTP_PACKAGES)
     listen.check(common.typed)
     policy = access.policy(listen, common.api_key)
     service = ServiceConfig(

@@ -344,6 +344,8 @@ class Connection:
                 await send(frame)
                 self._resume_if_drained()
                 self._watching.note_sent()
+                if self._session.waiting_bytes:
+                    await asyncio.sleep(0)  # others have their turn between the frames of a client that was behind
             self._flushed.set()
 
     def refuse(self, error: LmtoolError) -> None:

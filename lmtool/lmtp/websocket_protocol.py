@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from lmtool.access.bounded_reads import READ_BYTES, BoundedReads
 from lmtool.access.stall import STALL_SECONDS, StallTimer
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.keepalive import Keepalive, PingLimits, offer
@@ -19,7 +21,7 @@ from lmtool.lmtp.peer_user import tell_user
 if TYPE_CHECKING:
     from asyncio import BaseTransport, Task
 
-    from uvicorn._types import ASGISendEvent
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
     from websockets.frames import Frame
     from websockets.http11 import Request
 
@@ -40,9 +42,14 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
 
 _FAILED = 1011
 """The close code of a connection whose pings nobody answers."""
+LEAST_READ_BYTES = 2048
+MAX_FRAGMENTS = 16 * 1024
+"""Of a message, empty ones too: 256 bytes each of the longest frame."""
+_TOO_BIG = 1009
+_UNREADABLE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class WebSocketProtocol(WebSocketsSansIOProtocol):
+class WebSocketProtocol(BoundedReads, WebSocketsSansIOProtocol):
     """A connection whose last frame is free while it waits for the next one, and whose silent or stalled peer is found.
 
     The parser of `websockets` holds a frame until it has read another: 4 MiB for each client that says nothing more.
@@ -66,9 +73,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._keepalive = Keepalive(self.loop, self._send_ping, self._give_up, deaf=self._deaf)
         self._count = 0
         """Pings that were sent: the payload of the last one."""
+        self._fragments = 0
+        """Of the message that is being read."""
+        self._pong = b""
+        """The answer to the last ping, until it is sent."""
         self._given_up = False
         self._drained = False
         """Whether the client has taken bytes since the last ping, so many that more may be written."""
+
+    @property
+    def read_bytes(self) -> int:
+        """As many as came of an unfinished frame: 340 small ones take 2 ms to parse, a part of a large one no time."""
+        return min(READ_BYTES, max(LEAST_READ_BYTES, len(self.conn.reader.buffer)))
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Begin to ping; nothing is sent before the handshake is over."""
@@ -86,6 +102,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Note that the client lives."""
         self._keepalive.alive()
         super().data_received(data)
+        self._answer_ping()
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            # uvicorn says nothing to a handshake that websockets does not read: 129 headers, or one of 9 kB.
+            self.transport.write(_UNREADABLE)
+            self.transport.close()
 
     def pause_writing(self) -> None:
         """Wait for the client, not for ever."""
@@ -97,6 +118,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._drained = True
         self._stall.stop()
         super().resume_writing()
+        self._answer_ping()
 
     def on_task_complete(self, task: Task[None]) -> None:
         """Give the client time to take the last bytes: nothing more is written."""
@@ -122,8 +144,28 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def handle_cont(self, event: Frame) -> None:
         """Keep a part of a message, or pass the whole message on."""
+        self._fragments = 0 if event.fin else self._fragments + 1
+        if self._given_up:
+            return
+        if self._fragments > MAX_FRAGMENTS:
+            self._fail(_TOO_BIG, f"a message has at most {MAX_FRAGMENTS} fragments")
+            return
         super().handle_cont(event)
         event.data = b""
+
+    def handle_ping(self) -> None:
+        """Keep the answer to the last ping; those before it need none (RFC 6455, 5.5.3)."""
+        self._pong = b"".join(self.conn.data_to_send()[-1:])
+
+    def _answer_ping(self) -> None:
+        if self._pong and self.writable.is_set() and not self.close_sent and not self.transport.is_closing():
+            pong, self._pong = self._pong, b""
+            self.transport.write(pong)
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Take the next event, at most one in a turn of the event loop: others have theirs between two small ones."""
+        await asyncio.sleep(0)
+        return await super().receive()
 
     def handle_parser_exception(self) -> None:
         """Close a connection whose client breaks RFC 6455; what the application still sends finds nobody."""
@@ -153,9 +195,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return self.read_paused and (self.writable.is_set() or self._drained)
 
     def _give_up(self, reason: str) -> None:
-        if self.close_sent or self.transport.is_closing():
-            return
-        self.conn.fail(_FAILED, reason)
+        if not self.close_sent and not self.transport.is_closing():
+            self._fail(_FAILED, reason)
+
+    def _fail(self, code: int, reason: str) -> None:
+        """Close, and expect nothing more of the client."""
+        self.conn.fail(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = self._given_up = True
         if self.transport.get_write_buffer_size():

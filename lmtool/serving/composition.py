@@ -54,9 +54,10 @@ if TYPE_CHECKING:
 Models: TypeAlias = "ModelManager | Balancer"
 """The models of a server: in this process, or behind workers."""
 
-SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn", "llguidance", "google.protobuf")
+HTTP_PACKAGES = ("starlette", "uvicorn", "httptools")
+SERVE_PACKAGES = ("torch", "transformers", "safetensors", *HTTP_PACKAGES, "llguidance", "google.protobuf")
 INSTALL_SERVE = "pip install 'lmtool[serve]'"
-GATEWAY_PACKAGES = ("starlette", "uvicorn", "yaml", "python_multipart")
+GATEWAY_PACKAGES = (*HTTP_PACKAGES, "yaml", "python_multipart")
 INSTALL_GATEWAY = "pip install 'lmtool[gateway]'"
 
 _log = logging.getLogger(__name__)

@@ -341,7 +341,7 @@ def http_server(
     import uvicorn
 
     from lmtool.access.asgi import Door
-    from lmtool.http_api.http_protocol import http_protocol
+    from lmtool.http_api.http_protocol import HttpProtocol
     from lmtool.lmtp.websocket_protocol import uvicorn_options
 
     class Server(uvicorn.Server):
@@ -349,7 +349,8 @@ def http_server(
             return contextlib.nullcontext()
 
     how = how or HttpConfig()
-    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol(config.stall_limit)}
+    http = partial(HttpProtocol, stall_limit=config.stall_limit)
+    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http}
     guarded = Door(application, access, write, note)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
     # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.

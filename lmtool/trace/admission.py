@@ -43,10 +43,11 @@ class Admission:
         """Count a request whose key is right, a handshake for as long as its WebSocket; why it is refused, or None."""
         method, path = head.start[0], head.start[1].partition("?")[0]
         callers = self._policy.callers
-        if callers is None or is_open(method, path) or is_preflight(method, head.headers):
-            return None
         try:
-            self.caller = callers.showing(head.headers, self.address(head))
+            address = self.address(head)
+            if callers is None or is_open(method, path) or is_preflight(method, head.headers):
+                return None
+            self.caller = callers.showing(head.headers, address)
             if self.caller is not None:
                 self._open.enter_context(self.caller.connected(as_request=not is_websocket_handshake(head)))
         except ConflictingAddressesError:

@@ -8,11 +8,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from lmtool.access.policy import Refusal, answer_headers, find_refusal, preflight_headers
+from lmtool.access.stall import ArrivalTimer
 from lmtool.http_api.errors import ApiError, answer_of, refused
 from lmtool.trace.http_stream import has_no_body, is_unambiguous, is_websocket_handshake
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from socket import socket
     from ssl import SSLContext
 
@@ -60,6 +61,17 @@ class ConnectionServer:
         task.add_done_callback(self._tasks.discard)
         with contextlib.suppress(asyncio.CancelledError):  # only `close` cancels, and waits for this
             await self._handle(reader, writer)
+
+
+@contextlib.contextmanager
+def arriving(writer: asyncio.StreamWriter) -> Iterator[ArrivalTimer]:
+    """Cuts the connection if a request takes too long to come while the block runs."""
+    timer = ArrivalTimer(writer.transport)
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.stop()
 
 
 def refusal_of(policy: AccessPolicy, head: Head) -> Refusal | None:

@@ -13,9 +13,15 @@ if TYPE_CHECKING:
 LONGEST_HEAD = 2**16
 """Bytes; what is longer is passed on and no longer followed."""
 _LONGEST_LINE = 8192
+MOST_FIELDS = 256
+"""Header lines of a message, and likewise trailers."""
+_MOST_FRAMING, _FRAMING_PER_CHUNK = 2**14, 16
+"""Bytes of chunk extensions and trailers, above what is given for each chunk and for twice its content."""
 _ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"identity")
 """Of a body, that `connection_tap` undoes."""
 _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
+_FRAMING = ("content-length", "transfer-encoding")
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 
 
@@ -46,6 +52,11 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
+class Trailer(Data):
+    """A whole trailer, which no proxy need pass on (RFC 9110, 6.5.1): a server might take it for a header."""
+
+
+@dataclass(frozen=True, slots=True)
 class Last:
     """The message is complete."""
 
@@ -73,6 +84,7 @@ class HttpStream:
         self._head = bytearray()
         self._line = bytearray()
         self._left = 0
+        self._framing = 0
         self._state: Callable[[bytes, list[Part]], bytes] = self._in_head
         self.methods: deque[str] = deque()
         """For responses: methods of the requests that have not been answered; the caller appends them."""
@@ -90,7 +102,7 @@ class HttpStream:
         """The parts at the end of the connection: a body that lasts until then is complete."""
         if self._state == self._until_end:
             return [Last()]
-        pending, self._head = bytes(self._head), bytearray()
+        pending, self._head = bytes(self._head or (self._line if self._state == self._trailers else b"")), bytearray()
         return [Opaque(pending)] if pending else []
 
     @property
@@ -122,7 +134,7 @@ class HttpStream:
     def _begin_body(self, head: Head, parts: list[Part]) -> None:
         if self._responses and not self._has_body(head):
             return self._none(head, parts)
-        length = head.get("content-length")
+        length, self._framing = head.get("content-length"), 0
         if "chunked" in head.get("transfer-encoding").lower():
             self._state = self._chunk_size
         elif length.isascii() and length.isdigit() and len(length) < 19 and int(length):
@@ -166,6 +178,7 @@ class HttpStream:
     def _chunk(self, data: bytes, parts: list[Part]) -> bytes:
         piece, rest = data[: self._left], data[self._left :]
         self._left -= len(piece)
+        self._framing = max(0, self._framing - 2 * len(piece) - _FRAMING_PER_CHUNK)
         parts.append(Data(piece, piece))
         if not self._left:
             self._state = self._chunk_end
@@ -178,19 +191,28 @@ class HttpStream:
         return rest
 
     def _trailers(self, data: bytes, parts: list[Part]) -> bytes:
-        line, rest = self._take_line(data, parts)
+        line, rest = self._take_line(data, parts, Trailer)
         if line is not None and not line.strip():
             self._finish(parts)
         return rest
 
-    def _take_line(self, data: bytes, parts: list[Part]) -> tuple[bytes | None, bytes]:
-        """A whole line (None while it is not complete) and what follows it; the bytes are passed on at once."""
+    def _take_line(self, data: bytes, parts: list[Part], kind: type[Data] = Data) -> tuple[bytes | None, bytes]:
+        """A whole line (None while it is not complete) and what follows it.
+
+        The bytes are passed on at once, those of a trailer when it is complete.
+        """
         end = data.find(b"\n") + 1 or len(data)
-        parts.append(Data(data[:end], b""))
         self._line += data[:end]
-        if len(self._line) > _LONGEST_LINE:
+        self._framing += end
+        whole = self._line.endswith(b"\n")
+        if kind is Data:
+            parts.append(Data(data[:end], b""))
+        elif whole:
+            parts.append((kind if self._line.strip() else Data)(bytes(self._line), b""))
+        if len(self._line) > _LONGEST_LINE or self._framing > _MOST_FRAMING:
+            held = b"" if kind is Data or whole else bytes(self._line)
             self._line.clear()
-            return None, self._give_up("a line that is too long", data[end:], parts)
+            return None, self._give_up("a line that is too long", held + data[end:], parts)
         if not self._line.endswith(b"\n"):
             return None, b""
         line = bytes(self._line)
@@ -220,10 +242,10 @@ class HttpStream:
 def _parse_head(raw: bytes) -> Head | None:
     first, *lines = raw[:-4].decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
-    if len(words) < 2 or "HTTP/1." not in first:
+    if len(words) < 2 or "HTTP/1." not in first or len(lines) > MOST_FIELDS:
         return None
     pairs = [line.partition(":") for line in lines]
-    headers = tuple((name.strip().lower(), value.strip()) for name, _, value in pairs)
+    headers = tuple((name.strip().lower(), value.strip(" \t")) for name, _, value in pairs)
     return Head(raw, (words[0], words[1], words[2] if len(words) > 2 else ""), headers)
 
 
@@ -238,9 +260,18 @@ def is_session(head: Head) -> bool:
 
 
 def is_unambiguous(head: Head) -> bool:
-    """Whether every server reads the lines of a request's head as they are read here (RFC 9112, 2.2 and 5.1)."""
+    """Whether every server reads a request's head as it is read here, and ends its body there.
+
+    RFC 9112, 2.2, 5.1 and 6.1: one length at most, in digits, or `chunked` alone.
+    """
     first, *fields = head.raw[:-4].split(b"\r\n")
-    return bool(_REQUEST_LINE.fullmatch(first)) and all(map(_FIELD.fullmatch, fields))
+    if not _REQUEST_LINE.fullmatch(first) or not all(map(_FIELD.fullmatch, fields)):
+        return False
+    framing = [(name, value.lower()) for name, value in head.headers if name in _FRAMING]
+    if len(framing) != 1:
+        return not framing
+    name, value = framing[0]
+    return value == "chunked" if name == "transfer-encoding" else _LENGTH.fullmatch(value) is not None
 
 
 def has_no_body(head: Head) -> bool:

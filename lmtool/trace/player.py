@@ -16,7 +16,15 @@ from lmtool.trace.admission import Admission, check_model, count_answer, count_e
 from lmtool.trace.chaos import Chaos
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_request
 from lmtool.trace.forwarding import FrameForwarder, forward_http
-from lmtool.trace.http_server import ConnectionServer, last_answer, preflight_answer, refusal_answer, refusal_of
+from lmtool.trace.http_server import (
+    UNREADABLE,
+    ConnectionServer,
+    arriving,
+    last_answer,
+    preflight_answer,
+    refusal_answer,
+    refusal_of,
+)
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, is_session, is_websocket_handshake
 from lmtool.trace.matching import IncomingRequest, Miss
 from lmtool.trace.pace import until
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lmtool.access.caller import StreamUse
+    from lmtool.access.stall import ArrivalTimer
     from lmtool.trace.exchanges import RecordedRequest
     from lmtool.trace.matching import Matcher, OnMiss
     from lmtool.trace.pace import Pace
@@ -126,13 +135,15 @@ class _Connection:
     async def run(self) -> None:
         """Answer requests until the client goes, or sends one that is refused."""
         try:
-            await self._run()
+            with arriving(self._writer) as arrival:
+                await self._run(arrival)
         finally:
             self._admission.end()
 
-    async def _run(self) -> None:
+    async def _run(self, arrival: ArrivalTimer) -> None:
         requests, head, body = HttpStream(responses=False), None, bytearray()
         while data := await self._reader.read(2**16):
+            arrival.count(len(data))
             parts = requests.feed(data)
             for i, part in enumerate(parts):
                 if isinstance(part, Head):
@@ -144,6 +155,7 @@ class _Connection:
                 elif isinstance(part, Data):
                     body += part.body
                 elif isinstance(part, Last) and head is not None:
+                    arrival.stop()
                     if is_websocket_handshake(head):
                         rest = b"".join(later.raw for later in parts[i + 1 :])
                         with self._admission.as_current():
@@ -152,7 +164,9 @@ class _Connection:
                     if not await self._answer(head, bytes(body)):
                         return
                     self._admission.end()
+                    arrival.start()
             if requests.broken or len(body) > _LARGEST:
+                await last_answer(self._reader, self._writer, refusal_answer(self._player.policy, None, UNREADABLE))
                 return
 
     async def _answer(self, head: Head, body: bytes) -> bool:

@@ -21,12 +21,13 @@ from lmtool.trace.http_server import (
     CHUNK,
     UNREADABLE,
     ConnectionServer,
+    arriving,
     last_answer,
     refusal_answer,
     refusal_of,
     unreachable_answer,
 )
-from lmtool.trace.http_stream import Head, Opaque, redirect_head
+from lmtool.trace.http_stream import Head, Opaque, Trailer, redirect_head
 from lmtool.unix_sockets import HOST, PREFIX, unix_path
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Proxy(ConnectionServer):
     def request_bytes(self, part: Part, admission: Admission) -> bytes:
         """A part of a request as the server expects it: behind the same door, with the address of its client."""
         if not isinstance(part, Head):
-            return part.raw
+            return b"" if isinstance(part, Trailer) else part.raw
         target = self.target
         if not target.same_door:
             return redirect_head(part, target.authority, target.path)
@@ -240,10 +241,12 @@ class _Link:
         await self._both_ways(server)
 
     async def _first_parts(self) -> list[Part]:
-        """The first parts that are admitted; none if the client leaves without any."""
-        while data := await self._client.reader.read(CHUNK):
-            if parts := self._admitted(data):
-                return parts
+        """The first parts that are admitted; none if the client leaves without any, or sends no head in time."""
+        with arriving(self._client.writer) as arrival:
+            while data := await self._client.reader.read(CHUNK):
+                arrival.count(len(data))
+                if parts := self._admitted(data):
+                    return parts
         self._ended("client")
         return []
 

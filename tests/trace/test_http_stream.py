@@ -15,6 +15,7 @@ from lmtool.trace.http_stream import (
     HttpStream,
     Last,
     Opaque,
+    Trailer,
     is_websocket_handshake,
     redirect_head,
 )
@@ -73,13 +74,29 @@ def test_responses_wherever_they_are_cut(cuts: list[int]) -> None:
 
 
 def test_a_body_is_never_held_back() -> None:
-    """Each byte of a body comes out with the call that brought it; only a head waits to be complete."""
+    """Each byte of a body comes out with the call that brought it; a head and a trailer wait to be complete."""
     stream = HttpStream(responses=False)
     for byte in CHUNKED[: CHUNKED.index(b"3;")]:
         parts = stream.feed(bytes([byte]))
     assert len(parts) == 1
-    for byte in CHUNKED[CHUNKED.index(b"3;") :]:
+    body, zero, trailers = CHUNKED[CHUNKED.index(b"3;") :].partition(b"0\r\n")
+    for byte in body + zero:
         assert b"".join(part.raw for part in stream.feed(bytes([byte]))) == bytes([byte])
+    parts = [part for byte in trailers for part in stream.feed(bytes([byte]))]
+    assert b"".join(part.raw for part in parts) == trailers
+    assert [part.raw for part in parts if isinstance(part, Trailer)] == trailers.splitlines(keepends=True)[:-1]
+    assert stream.between
+
+
+def test_framing_is_bounded() -> None:
+    """Chunk extensions and trailers are followed up to a number of bytes; the framing of small chunks is not one."""
+    head = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+    for framing in (b"0\r\n" + b"a: b\r\n" * 3000, b"0\r\na: " + b"b" * 9000, (b"1;" + b"a" * 900 + b"\r\nx\r\n") * 30):
+        stream = HttpStream(responses=False)
+        assert b"".join(part.raw for part in stream.feed(head + framing)) == head + framing
+        assert stream.broken == "a line that is too long"
+    stream = HttpStream(responses=False)
+    stream.feed(head + b"1;a\r\nx\r\n" * 30_000 + b"0\r\na: b\r\n\r\n")
     assert stream.between
 
 

@@ -236,11 +236,12 @@ async def test_trouble_reaches_the_client() -> None:
 
 
 async def test_bytes_that_are_no_request_end_the_connection() -> None:
-    """Garbage is no reason to go on listening to it."""
+    """Garbage is refused, and no reason to go on listening."""
     async with playing(STREAM) as mock:
         reader, writer = await asyncio.open_connection("127.0.0.1", mock.port)
         writer.write(b"\x16\x03\x01\r\n\r\n")
-        assert await reader.read() == b""
+        writer.write_eof()
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
         writer.close()
 
 
