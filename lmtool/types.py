@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -33,29 +32,7 @@ class ToolCall:
     """What the tool's answer refers to."""
     name: str
     arguments: str
-    """The text of a JSON object, unless the model wrote something else."""
-
-    @property
-    def arguments_object(self) -> dict[str, object]:
-        """The arguments as an object: a text that is none (cut off, a list, a number) in its member INVALID_JSON.
-
-        Templates and APIs refuse anything but an object, so one broken call would fail every later request. The name
-        of the member is Anthropic's ("Fine-grained tool streaming").
-        """
-        text = self.arguments.strip()
-        try:
-            value = json.loads(text or "{}", parse_constant=int)  # NaN, which is no JSON, is no int either
-        except (ValueError, RecursionError):
-            value = text
-        if isinstance(value, dict):
-            return value
-        return {} if value is None else {"INVALID_JSON": self.arguments}
-
-    @property
-    def object_text(self) -> str:
-        """The text of `arguments_object`: `arguments` itself where that is one."""
-        found = self.arguments_object
-        return self.arguments if found and found.keys() != {"INVALID_JSON"} else json.dumps(found, ensure_ascii=False)
+    """The text of a JSON object, unless a model wrote something else, see `tool_arguments`."""
 
 
 ROLES = ("system", "developer", "user", "assistant", "tool")

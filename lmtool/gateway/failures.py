@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from lmtool.errors import (
@@ -112,9 +113,12 @@ def broken(model: str, reason: str, pieces: int, why: str = "") -> PoolBrokenErr
     )
 
 
-def gave_up(pool: str, step: GiveUp, attempts: Sequence[Attempt], overflow: Outcome | None = None) -> PoolFailedError:
-    """The error for a request that has been given up. overflow: of the member with the longest context, if any."""
-    error = _gave_up(pool, step, _outcomes(attempts), overflow)
+def gave_up(
+    pool: str, step: GiveUp, attempts: Sequence[Attempt], overflows: Sequence[tuple[int, int]]
+) -> PoolFailedError:
+    """The error for a request that has been given up. overflows: of the members whose context was too short."""
+    longest = max(overflows, key=itemgetter(1), default=None)
+    error = _gave_up(pool, step, _outcomes(attempts), longest)
     error.attempts = attempts
     return error
 
@@ -147,10 +151,11 @@ def _outcomes(attempts: Sequence[Attempt]) -> str:
     return f" ({', '.join(shown)}{', ...' if len(last) > MAX_OUTCOMES else ''})" if shown else ""
 
 
-def _gave_up(pool: str, step: GiveUp, outcomes: str, overflow: Outcome | None) -> PoolFailedError:
+def _gave_up(pool: str, step: GiveUp, outcomes: str, overflow: tuple[int, int] | None) -> PoolFailedError:
+    """See `gave_up`. overflow: of the member with the longest context, where one was too short."""
     if step.reason == "refused":
         if overflow is not None:
-            (tokens, limit), hint = overflow.overflow, "shorten it, or its max_tokens"
+            (tokens, limit), hint = overflow, "shorten it, or its max_tokens"
             if limit:
                 context = f"{limit} tokens, the longest of the pool {pool}"
                 return PoolContextError.of(tokens, limit, context, hint)

@@ -82,8 +82,8 @@ class PoolAnswer:
     """Tokens that stood in the prefill of the present call."""
     _charged: int = 0
     """Generated tokens that members were charged for whose calls broke off."""
-    _overflow: Outcome | None = None
-    """Of the member with the longest context for which the conversation was too long."""
+    _overflows: list[tuple[int, int]] = field(default_factory=list)
+    """See `Outcome.overflow`; of each member whose context was too short."""
     _skipped: set[int] = field(default_factory=set)
     """Members that the attempts name as those that cannot go on."""
     _refused: set[str] = field(default_factory=set)
@@ -271,10 +271,7 @@ class PoolAnswer:
             self._cut = _Cut(member, outcome.words, obstacle)
             return
         self.attempts.append(Attempt(member.id, outcome.words, _ms(now - began)))
-        if outcome.kind == "context_too_long" and (
-            self._overflow is None or outcome.overflow[1] > self._overflow.overflow[1]
-        ):
-            self._overflow = outcome
+        self._overflows += [outcome.overflow] * (outcome.kind == "context_too_long")
         if outcome.about_request:
             passes.exclude(number)
         if self.reply.refused_by is not None:
@@ -333,7 +330,7 @@ class PoolAnswer:
         """
         if self._cut is None:
             assert step is not None
-            raise gave_up(self.pool.id, step, self.attempts, self._overflow)
+            raise gave_up(self.pool.id, step, self.attempts, self._overflows)
         while self._further_ways:
             self._way = self._further_ways.pop(0)
             self._refused.clear()  # it is another request now

@@ -12,6 +12,7 @@ from lmtool.providers.chat_request import MultimodalMessage
 from lmtool.providers.json_values import count_of, list_of, object_of, text_of
 from lmtool.reasoning import ThoughtSignature
 from lmtool.signed_message import signed_thoughts
+from lmtool.tool_arguments import arguments_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -163,7 +164,7 @@ def _blocks(message: ChatMessage) -> list[Block]:
     blocks = [_thinking_block(one) for one in signed_thoughts(message)]
     blocks += [{"type": "text", "text": message.content}] if message.content else []
     for call in message.tool_calls:
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments_object})
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call.arguments)})
     return blocks
 
 

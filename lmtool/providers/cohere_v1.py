@@ -9,6 +9,7 @@ from lmtool.errors import RequestError
 from lmtool.providers.answer_events import TextDelta, ToolCallDelta
 from lmtool.providers.cohere_v2 import finish_events, usage_events, write_response_format
 from lmtool.providers.json_values import list_of, load, object_of, text_of
+from lmtool.tool_arguments import arguments_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +131,7 @@ def _results(answers: Sequence[ChatMessage], turns: Sequence[ChatMessage]) -> li
 
 
 def _write_call(call: ToolCall) -> dict[str, object]:
-    return {"name": call.name, "parameters": call.arguments_object}
+    return {"name": call.name, "parameters": arguments_object(call.arguments)}
 
 
 def _write_tool(function: Mapping[str, object]) -> dict[str, object]:

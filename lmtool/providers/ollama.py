@@ -9,6 +9,7 @@ from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage
 from lmtool.providers.chat_request import MultimodalMessage
 from lmtool.providers.json_values import count_of, list_of, object_of, text_of
 from lmtool.providers.logprobs import token_entries
+from lmtool.tool_arguments import arguments_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,7 +69,7 @@ def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, 
         turn["images"] = [_image(object_of(part["image_url"])) for part in parts if part.get("type") == "image_url"]
     if message.tool_calls:
         turn["tool_calls"] = [
-            {"function": {"name": call.name, "arguments": call.arguments_object}} for call in message.tool_calls
+            {"function": {"name": one.name, "arguments": arguments_object(one.arguments)}} for one in message.tool_calls
         ]
     if message.role == "tool":
         turn["tool_name"] = message.name or names.get(message.tool_call_id or "", "")

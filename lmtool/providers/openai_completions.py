@@ -15,6 +15,7 @@ from lmtool.providers.chat_request import MultimodalMessage
 from lmtool.providers.http_request import join_url
 from lmtool.providers.json_values import list_of, object_of, text_of
 from lmtool.providers.logprobs import read_logprobs, token_entries
+from lmtool.tool_arguments import object_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -138,7 +139,11 @@ def write_message(message: ChatMessage) -> dict[str, object]:
     if message.tool_calls:
         turn["content"] = message.content or None
         turn["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.object_text}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": object_text(call.arguments)},
+            }
             for call in message.tool_calls
         ]
     if message.tool_call_id is not None:

@@ -15,6 +15,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lmtool.errors import RequestError
+from lmtool.tool_arguments import arguments_object
 from lmtool.types import ROLES
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class _Arguments(dict[str, object]):
     """The arguments of a call as an object, for most templates, and as its text for those that print or join it."""
 
     def __init__(self, call: ToolCall) -> None:
-        super().__init__(call.arguments_object)
+        super().__init__(arguments_object(call.arguments))
         self._text = call.arguments or "{}"
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ import pytest
 from lmtool.errors import RequestError
 from lmtool.text import chat_template
 from lmtool.text.chat_template import ChatTemplate
+from lmtool.tool_arguments import object_text
 from lmtool.types import ROLES, ChatMessage, ChatPrompt, ToolCall
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def test_arguments_that_are_no_object(arguments: str, shown: dict[str, object]) 
     assert f'"arguments": {json.dumps(shown)}' in ChatTemplate(CALLING, TOKENS).render(chat)
     rendered = "".join(f"<{name}>{value}</{name}>" for name, value in shown.items())
     assert ChatTemplate(ITEMS, TOKENS).render(chat) == rendered
-    assert json.loads(call.object_text) == shown
+    assert json.loads(object_text(call.arguments)) == shown
 
 
 HARMONY_TOOLS = (

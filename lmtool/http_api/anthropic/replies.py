@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmtool.http_api.anthropic.thinking_blocks import block_of, blocks_of, own_signature
+from lmtool.tool_arguments import arguments_object
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -107,7 +108,7 @@ class Message:
         if self.answer.text or not (self.answer.calls or (self.answer.reasoning and self.answer.ended == "length")):
             content.append({"type": "text", "text": self.answer.text})
         content += [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": call.whole.arguments_object}
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call.arguments)}
             for call in self.answer.calls
         ]
         ending = {"stop_reason": self.stop_reason, "stop_sequence": self._stop_sequence}
