@@ -49,6 +49,14 @@ async def test_a_file(tmp_path: Path) -> None:
     assert "--force" not in str(refused.value.hints)
 
 
+async def record_much(path: str) -> None:
+    """Some ten thousand bytes that do not pack."""
+    async with record_session(Output.of(), path, "client", Header()) as tap:
+        tap.opened(1, "x")
+        for number in range(200):
+            tap.frame(1, ">", f'SCORE {{"stream_id":"{random.Random(number).randbytes(50).hex()}"}}')
+
+
 @pytest.mark.parametrize("name", ["a.lmtp.jsonl", "a.lmtp.jsonl.gz", "folder/"])
 async def test_a_full_disk_is_told_at_the_end(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The recording says that it is cut, with the status for it, and counts nothing that is not there."""
@@ -56,10 +64,7 @@ async def test_a_full_disk_is_told_at_the_end(tmp_path: Path, name: str, capsys:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limit[1]))
     try:
         with pytest.raises(ResourceError, match=f"the recording {tmp_path}/{name} is cut: File too large"):
-            async with record_session(Output.of(), f"{tmp_path}/{name}", "client", Header()) as tap:
-                tap.opened(1, "x")
-                for number in range(200):
-                    tap.frame(1, ">", f'SCORE {{"stream_id":"{random.Random(number).randbytes(50).hex()}"}}')
+            await record_much(f"{tmp_path}/{name}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     said = capsys.readouterr().err
