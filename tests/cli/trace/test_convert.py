@@ -10,6 +10,8 @@ from lmtool.trace.formats import FORMATS
 from lmtool.trace.reader import TraceReader
 from tests.cli.trace_runner import CONVERSATION, trace
 
+RECORDINGS = Path(__file__).parents[3] / "recordings"
+
 
 @pytest.mark.parametrize("to", sorted(FORMATS))
 def test_every_format_is_written(tmp_path: Path, to: str) -> None:
@@ -67,7 +69,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str) -> None
 @pytest.mark.parametrize("name", ["answers_over_http", "evergreen_sessions", "plain_http", "two_streams_interleaved"])
 def test_each_protocol_in_each_format(name: str, to: str) -> None:
     """What is there is in it; a wire log of what has no frames is refused, a table without streams is warned of."""
-    result = trace("convert", f"recordings/{name}.lmtp.jsonl", "--to", to)
+    result = trace("convert", RECORDINGS / f"{name}.lmtp.jsonl", "--to", to)
     if to == "lines" and name != "two_streams_interleaved":
         assert (result.exit_code, result.stdout) == (7, "")
         return
