@@ -90,7 +90,7 @@ def parse(words: str) -> tuple[RedactedPart, ...]:
 
 
 _PHRASES = frozenset(status.phrase for status in HTTPStatus)
-_ASSISTANT = re.compile(r'"(?:assistant|model|chatbot|function_call|tool_use)"', re.IGNORECASE)
+_ASSISTANT = re.compile(r'"role": ?"(?:assistant|model|chatbot)"|"(?:function_call|tool_use)"', re.IGNORECASE)
 """Stands in requests that repeat what a model said."""
 _OF_SERVERS = ("model_info", "models", "progress")
 """Members of a MSG that tell of the server alone."""

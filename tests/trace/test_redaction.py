@@ -228,3 +228,16 @@ def test_ended_connections_are_forgotten():
         redaction.apply(Request(0, number, "POST", "/v1/completions", {}))
         redaction.apply(Close(1, number, "client") if number % 2 else Drop(1, number, {}))
     assert [len(kept) for kept in (redaction._streams, redaction._http, redaction._outputs)] == [0, 0, 0]
+
+
+def test_prompts_stay_where_texts_go():
+    """But for those that may repeat what a model said: with its turns, or after its first answer."""
+    redaction = Redaction(("text",), b"")
+    first, turns = generate(0), [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    again = Request(0, 2, "POST", "/v1/chat/completions", {}, JsonText("", {"model": "m", "messages": turns}, "py"))
+    fresh = Request(0, 2, "POST", "/v1/chat/completions", {}, JsonText("", {"model": "m", "messages": turns[:1]}, "py"))
+    assert redaction.apply(first) == first
+    assert redaction.apply(fresh) == fresh
+    assert b'"b"' not in redaction.apply(again).wire_body()
+    redaction.apply(tokens(1, token(8)))
+    assert "[5, 6, 7]" not in redaction.apply(first).wire()
