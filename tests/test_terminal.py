@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,14 @@ def test_no_control_character_reaches_the_terminal(text: str) -> None:
     assert not any((ord(c) < 0x20 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 for c in shown)
 
 
+def test_every_format_character_is_visible() -> None:
+    """Controls, formats, separators, half surrogate pairs: all of Unicode's, behind a letter."""
+    hidden = [
+        chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    ]
+    assert [f"U+{ord(c):04X}" for c in hidden if c not in "\n\t" and visible(f"a{c}") != f"a⟨{ord(c):02x}⟩"] == []
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -35,6 +45,14 @@ def test_no_control_character_reaches_the_terminal(text: str) -> None:
         ("dos\r\nline", "dos\nline"),
         ("over\rwrite", "over⟨0d⟩write"),
         ("abc\u202edef", "abc⟨202e⟩def"),
+        ("a\u200bb\u200fc\u2028d\u2029e", "a⟨200b⟩b⟨200f⟩c⟨2028⟩d⟨2029⟩e"),
+        ("\ufeffa\u00adb\u2060c\U000e0041\U000e0100", "⟨feff⟩a⟨ad⟩b⟨2060⟩c⟨e0041⟩⟨e0100⟩"),
+        ("a\u200db\ufe0fc", "a⟨200d⟩b⟨fe0f⟩c"),
+        ("🙂\ufe0f\ufe0f\u200d\u200d", "🙂\ufe0f⟨fe0f⟩⟨200d⟩⟨200d⟩"),
+        ("👩\u200d👩\u200d👧 ❤\ufe0f\u200d🔥 1\ufe0f\u20e3", "👩\u200d👩\u200d👧 ❤\ufe0f\u200d🔥 1\ufe0f\u20e3"),
+        ("می\u200cشود", "می\u200cشود"),
+        ("\u200d👧", "\u200d👧"),
+        ("\ud800\u115f\u3164", "⟨d800⟩⟨115f⟩⟨3164⟩"),
     ],
 )
 def test_visible(text: str, shown: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import hmac
+import json
 import re
 from typing import TYPE_CHECKING, TypeAlias
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 from lmtool.errors import UsageError
 
@@ -31,6 +32,8 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 """How names end of headers and of a query's parameters that hold secrets, such as `helicone-auth`, `api_key`."""
+_CONVERSATION = frozenset({"messages", "input", "prompt", "system", "tools", "functions"})
+"""Members of bodies in which a `token` is no key but what is talked about."""
 _WITH_URLS = frozenset({"location", "content-location", "referer", "link"})
 """Headers in which a URL, and so a query, may stand."""
 _SHORTEST_KEY, _SHORTEST_COOKIE = 8, 16
@@ -135,16 +138,35 @@ def without_query_keys(url: str) -> str:
 
 
 def secrets_of(headers: Headers, path: str = "") -> set[bytes]:
-    """What a request shows to be let in, as a server might repeat it in an answer; without what is short."""
+    """What a request shows to be let in, as a server might repeat it in an answer; without what is short.
+
+    As it is, behind its scheme, JSON-escaped, URL-encoded, in base64.
+    """
     found = set(candidate_keys(headers))
     cookies: set[bytes] = set()
     for name, value in headers:
         if name == "cookie":
             cookies.update(part.partition("=")[2].encode("latin-1", "replace") for part in value.split("; "))
         elif not name.startswith("sec-websocket-") and holds_secret(name):
-            found.add(value.encode("latin-1", "replace"))
+            found |= {part.encode("latin-1", "replace") for part in (value, value.partition(" ")[2].strip())}
     for name, _, value in (pair.partition("=") for pair in path.partition("?")[2].split("&")):
         if holds_secret(unquote_plus(name)):
             found |= {value.encode("latin-1", "replace"), unquote_plus(value).encode("utf-8", "replace")}
     long = {one for one in found if len(one) >= _SHORTEST_KEY}
-    return long | {one for one in cookies if len(one) >= _SHORTEST_COOKIE}
+    long |= {one for one in cookies if len(one) >= _SHORTEST_COOKIE}
+    return long | {spelling for one in long for spelling in _spellings(one)}
+
+
+def secrets_in(body: object) -> set[bytes]:
+    """The same of the members of a JSON body whose names say that they hold a secret, also inside of other objects."""
+    if not isinstance(body, dict):
+        return set()
+    inner = (secrets_in(one) for name, one in body.items() if name not in _CONVERSATION)
+    pairs = [(name, one) for name, one in body.items() if isinstance(one, str) and holds_secret(name)]
+    return secrets_of(pairs).union(*inner)
+
+
+def _spellings(secret: bytes) -> Iterator[bytes]:
+    yield json.dumps(secret.decode("latin-1"))[1:-1].encode()
+    yield quote(secret).encode()
+    yield base64.b64encode(secret).rstrip(b"=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lmtool.errors import LmtoolError
+from lmtool.errors import FileError, LmtoolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lmtool.cli.common_options import Common
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -34,6 +37,13 @@ def reporting(common: Common) -> Iterator[None]:
     except BrokenPipeError:
         _discard_stdout()
         raise typer.Exit(141) from None
+    except OSError as error:
+        if error.errno not in _FULL:
+            report_bug(error, common)
+            raise typer.Exit(70) from None
+        _discard_stdout()
+        report_error(FileError(f"cannot write the output: {error.strerror}", "what was written is cut"), common)
+        raise typer.Exit(FileError.exit_code) from None
     except (typer.Exit, typer.BadParameter):
         raise
     except Exception as bug:  # noqa: BLE001 - the one place where an unforeseen error becomes a sentence

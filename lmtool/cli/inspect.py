@@ -195,7 +195,7 @@ async def _in_lines(
         with interrupts.watch() as interrupt:
             await print_source(out.line, source, interrupt.first, expression=expression, sentences=sentences)
     finally:
-        recorded = await source.stop_recording()
+        recorded = source.recording
         await source.close()
     if recorded is not None and recorded.events:
         tokens = f" · {recorded.tokens} tokens over LMTP" if recorded.tokens else ""

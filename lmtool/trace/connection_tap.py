@@ -6,11 +6,11 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.access.credentials import LEFT_OUT, secrets_of, without_credentials, without_query_keys
+from lmtool.access.credentials import LEFT_OUT, secrets_in, secrets_of, without_credentials, without_query_keys
 from lmtool.errors import LmtoolError
 from lmtool.providers.answer_reader import parts_of
 from lmtool.providers.body_parts import form_of
-from lmtool.trace.content import parse_body, parse_frame, parse_sse_event
+from lmtool.trace.content import JsonText, parse_body, parse_frame, parse_sse_event
 from lmtool.trace.events import Close, Done, Drop, Event, Frame, Message, Open, Piece, Remark, Request, Response
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque, is_session, is_websocket_handshake
 from lmtool.trace.websocket_stream import CloseFrame, TooLarge, Unreadable, WebSocketStream
@@ -28,7 +28,7 @@ LARGEST_REQUEST = 2**24
 """Bytes of a request's body that are recorded."""
 LARGEST_RESPONSE = 2**28
 """The same of a response's, when its compression is undone."""
-MOST_SECRETS = 64
+MOST_SECRETS = 256
 """Keys of one connection that are looked for in its answers."""
 _ABNORMAL_CLOSURE = 1006
 _NO_STATUS = 1005
@@ -110,7 +110,7 @@ class ConnectionTap:
     def _begin_request(self, time: float, head: Head) -> Iterator[Event]:
         shown = secrets_of(head.headers, head.start[1])
         self.secrets = shown if len(self.secrets) > MOST_SECRETS else self.secrets | shown
-        self._pending.append(_RequestRecorder(head, self._without_secrets))
+        self._pending.append(_RequestRecorder(head, self._without_secrets, self.secrets.update))
         self._responses.methods.append(head.start[0])
         if not self._opened:
             self._opened = True
@@ -156,7 +156,7 @@ class ConnectionTap:
                 self.requests.resume()
             if not request.complete:
                 yield Remark(time, "note", self._number, "answered before the request was complete")
-        yield Response(time, self._number, status, head.start[2], _headers_by_name(head))
+        yield Response(time, self._number, status, head.start[2], _headers_by_name(head, self._without_secrets))
         self._answer = ResponseRecorder(head, self._number, self._style, self._without_secrets)
 
     def _without_secrets(self, data: bytes) -> bytes:
@@ -187,6 +187,8 @@ class ConnectionTap:
                 yield Remark(time, "note", self._number, f"{direction} is no longer recorded: {item.reason}")
 
     def _message(self, time: float, direction: Direction, frame: str | bytes) -> Event:
+        if isinstance(frame, str) and any(secret.decode("latin-1") in frame for secret in self.secrets):
+            frame = self._without_secrets(frame.encode()).decode()
         value = session_message(frame) if self._is_session else None
         if value is not None:
             return Message(time, direction, self._number, value)
@@ -229,9 +231,13 @@ def session_message(frame: str | bytes) -> Mapping[str, object] | None:
 class _RequestRecorder:
     """A request whose bytes still arrive."""
 
-    def __init__(self, head: Head, clean: Callable[[bytes], bytes] = bytes) -> None:
+    def __init__(
+        self, head: Head, clean: Callable[[bytes], bytes] = bytes, learn: Callable[[set[bytes]], object] = set
+    ) -> None:
+        """clean: takes secrets out of a text; learn: is told of those in the body."""
         self.upgrade = is_websocket_handshake(head)
         self._clean = clean
+        self._learn = learn
         self.complete = False
         """Whether its last byte has arrived."""
         self._head = head
@@ -251,7 +257,10 @@ class _RequestRecorder:
         self._emitted = True
         method, path, _ = self._head.start
         body = parse_body(self._clean(bytes(self._body)), style) if self._body else None
-        yield Request(time, number, method, without_query_keys(path), _headers_by_name(self._head), body)
+        if isinstance(body, JsonText) and (secrets := secrets_in(body.value)):
+            self._learn(secrets)
+            body = parse_body(self._clean(bytes(self._body)), style)
+        yield Request(time, number, method, without_query_keys(path), _headers_by_name(self._head, self._clean), body)
         if self._size > LARGEST_REQUEST:
             yield Remark(time, "note", number, f"> {self._size - len(self._body)} bytes of this body were not recorded")
 
@@ -309,9 +318,10 @@ class ResponseRecorder:
         return Piece(time, "body", self._number, parse_body(data, self._style))
 
 
-def _headers_by_name(head: Head) -> dict[str, str]:
+def _headers_by_name(head: Head, clean: Callable[[bytes], bytes] = bytes) -> dict[str, str]:
     """The headers of a message, those of one name as one; never with credentials."""
     joined: dict[str, str] = {}
-    for name, value in without_credentials(head.headers):
+    for name, whole in without_credentials(head.headers):
+        value = clean(whole.encode("latin-1", "replace")).decode("latin-1")
         joined[name] = f"{joined[name]}, {value}" if name in joined else value
     return joined

@@ -138,7 +138,8 @@ class _Section(Stream):
         parameters = _line(json.dumps(members, ensure_ascii=False))
         ticks = "`" * (_longest_run(parameters) + 1)
         head = f"## {_plain(self.label)} · {_plain(self.asked.kind)} · {self.started_at:.3f} s"
-        prompt = _fenced("prompt", [prompt_text(self.asked, text_of_id)])
+        asked = prompt_text(self.asked, text_of_id)
+        prompt = _fenced("prompt", [asked]) if asked else ""
         thought = _fenced("thought", self.thought) if self.thought else ""
         said = f"{prompt}{thought}{_fenced('text', self.pieces)}"
         return f"\n{head}\n\n{ticks}{parameters}{ticks}\n\n{said}{_plain(ending)}\n"

@@ -45,10 +45,11 @@ class TraceNode:
         metadata = chunk.get("metadata")
         if isinstance(metadata, dict) and not self.mimetype:
             self.mimetype, self.role = str(metadata.get("mimetype", "")), str(metadata.get("role", ""))
+        told = chunk.get("data")
         try:
-            data = base64.b64decode(str(chunk.get("data") or ""))
+            data = base64.b64decode(told) if isinstance(told, str) else b""  # an object where it was redacted
         except ValueError:
-            return b""  # redacted, or a trace that others wrote
+            return b""  # a trace that others wrote
         self.size += len(data)
         if self.mimetype.startswith("text/") and len(self.text) < PREVIEW:
             self.text = (self.text + data.decode(errors="replace"))[:PREVIEW]

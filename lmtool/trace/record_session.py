@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lmtool import __version__
-from lmtool.errors import FileError
+from lmtool.errors import FileError, ResourceError
 from lmtool.trace.events import Close, Drop, Remark
 from lmtool.trace.recorder import Recorder
 from lmtool.trace.redaction import Redaction
@@ -140,6 +140,11 @@ class Recording:
         await self._close_all(self._to_close)
         await self._close_all(self._recorders)
 
+    def refuse_cut(self, path: str | Path) -> None:
+        """Raise `ResourceError` where the recording was stopped. path: where it is."""
+        if self.failed:
+            raise ResourceError(f"the recording {path} is cut: {self.failed}", "what was written can be read")
+
     def close_at_once(self) -> None:
         """The same for a process that is about to end, which a full disk does not keep from it."""
         while self._recorders:
@@ -224,8 +229,8 @@ async def record_session(
     """Record this program's own connections into a new file, or into a folder, one file a connection.
 
     Headers that may hold keys are left out. leaving: called with what closes the recording, for a process that ends at
-    once. A full disk ends the recording with a warning and nothing else. Raises `FileError` when the file cannot be
-    made.
+    once. A full disk ends the recording with a warning; when all is over, `ResourceError` says that it is cut. Raises
+    `FileError` when the file cannot be made.
     """
     now, split = datetime.now(UTC), _is_folder(path)
     created, by = now.strftime("%Y-%m-%dT%H:%M:%SZ"), f"lmtool {__version__}"
@@ -241,10 +246,13 @@ async def record_session(
         await recording.close()
         warn_of_keys(out, recording)
         _, events, tokens = recording.counts
-        if not events:
+        if recording.failed:
+            pass
+        elif not events:
             out.note(f"nothing was recorded into {path}")
         else:
             out.note(f"recorded into {path}: {events} events" + (f" · {tokens} tokens over LMTP" if tokens else ""))
+    recording.refuse_cut(path)
 
 
 class SessionTap(ServerTap):

@@ -90,7 +90,7 @@ def parse(words: str) -> tuple[RedactedPart, ...]:
 
 
 _PHRASES = frozenset(status.phrase for status in HTTPStatus)
-_ASSISTANT = re.compile(r'"(?:assistant|model|chatbot|function_call|tool_use)"', re.IGNORECASE)
+_ASSISTANT = re.compile(r'"role": ?"(?:assistant|model|chatbot)"|"(?:function_call|tool_use)"', re.IGNORECASE)
 """Stands in requests that repeat what a model said."""
 _OF_SERVERS = ("model_info", "models", "progress")
 """Members of a MSG that tell of the server alone."""
@@ -111,12 +111,12 @@ class Redaction:
     """Random bytes of this recording, thrown away with it."""
     _has_answer: bool = False
     """Whether a model has said anything yet."""
-    _streams: dict[tuple[int, Key], bool] = field(default_factory=dict)
+    _streams: defaultdict[int, dict[Key, bool]] = field(default_factory=lambda: defaultdict(dict))
     """By connection and id of LMTP streams, whether tokens are a model's; those of SCORE are the client's."""
     _http: defaultdict[int, deque[bool]] = field(default_factory=lambda: defaultdict(deque))
     """By connection, for each request without its whole answer, whether texts of the answer are a model's."""
-    _outputs: set[tuple[int, str]] = field(default_factory=set)
-    """Connections and ids of the nodes of Evergreen that a model writes."""
+    _outputs: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """By connection, ids of the nodes of Evergreen that a model writes."""
 
     @property
     def _words(self) -> bool:
@@ -149,6 +149,9 @@ class Redaction:
                 return Open(event.time, event.connection, self._facts(event.facts))
             case Done() if waiting:
                 waiting.popleft()
+            case Close() | Drop():
+                for kept in (self._streams, self._http, self._outputs):
+                    kept.pop(event.connection, None)
         return self._without_words(event) if self._words else event
 
     def _without_words(self, event: Event) -> Event | None:
@@ -162,7 +165,6 @@ class Redaction:
             case Remark():
                 return replace(event, text=LEFT_OUT)
             case Close():
-                self._http.pop(event.connection, None)
                 return replace(event, reason=LEFT_OUT if event.reason else "")
             case Drop() | Stat():
                 facts = {name: one for name, one in event.facts.items() if name == "by" or not isinstance(one, str)}
@@ -222,11 +224,10 @@ class Redaction:
         command, value, _ = event.parse()
         if event.direction == ">":
             if command in ("GENERATE", "SCORE") and isinstance(value, dict):
-                key = event.connection, frames.stream_key(value.get("stream_id"))
-                self._streams[key] = command == "GENERATE" and self._streams.get(key, True)
-            wire = event.wire()
-            return redact_frame(event, command, self._asked) if self._hides(wire) else event.content
-        if command is None:
+                key, streams = frames.stream_key(value.get("stream_id")), self._streams[event.connection]
+                streams[key] = command == "GENERATE" and streams.get(key, True)
+            return redact_frame(event, command, self._asked) if self._hides(event.wire()) else event.content
+        if command not in ("TOKEN", "MSG"):  # a message of the unified API, or nothing
             return redact_frame(event, command, partial(self._answered, by_model=True))
         return redact_frame(event, command, partial(self._entries, event.connection, command))
 
@@ -235,9 +236,8 @@ class Redaction:
         return entries if isinstance(value, list) else entries[0] if entries else None
 
     def _entry(self, connection: int, command: str, entry: Entry) -> Entry:
-        by_model = command == "TOKEN" and self._streams.get(
-            (connection, frames.stream_key(entry.get("stream_id"))), False
-        )
+        key = frames.stream_key(entry.get("stream_id"))
+        by_model = command == "TOKEN" and self._streams[connection].get(key, False)
         redacted = self._answered(entry, by_model=by_model)
         assert isinstance(redacted, dict)
         if command == "MSG":
@@ -259,14 +259,13 @@ class Redaction:
         actions = event.value.get("actions") if event.direction == ">" else None
         for action in frames.entries_of(actions):
             ports = frames.entries_of(action.get("outputs")) if action.get("name") == "GENERATE" else []
-            self._outputs |= {(event.connection, str(port.get("id"))) for port in ports if port.get("name") != "status"}
+            self._outputs[event.connection] |= {str(port.get("id")) for port in ports if port.get("name") != "status"}
 
     def _fragment(self, event: Message, fragment: Mapping[str, object]) -> Mapping[str, object]:
-        key = event.connection, str(fragment.get("id"))
-        by_model = event.direction == "<" and key in self._outputs
-        if by_model:
+        outputs = self._outputs[event.connection]
+        if event.direction == "<" and str(fragment.get("id")) in outputs:
             self._has_answer, below = True, fragment.get("childIds")
-            self._outputs |= {(event.connection, str(each)) for each in below} if isinstance(below, list) else set()
+            outputs.update(map(str, below) if isinstance(below, list) else ())
             if "text" not in self.what:
                 return fragment
         redacted, chunk = redact_session(fragment), fragment.get("chunkFragment")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header
 
+_DEVICES = ("/dev", "/dev/fd", "/proc/self/fd")
+"""Folders whose links, such as `/dev/stdout`, are never replaced."""
+
 
 class TraceWriter:
     """Writes one trace. `write` never touches the disk; `flush` and `close` do, and may run in another thread.
@@ -131,7 +134,7 @@ def in_place_of(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
     So a link is replaced, not what it points to, and what was there stays until the new file is complete. A pipe or
     device is given as it is. overwrite: as for `TraceWriter`. Raises `FileError`.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if path.exists() and not path.is_dir() and (not path.is_file() or str(path.parent) in _DEVICES):
         yield path
         return
     if not overwrite and os.path.lexists(path):

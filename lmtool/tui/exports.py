@@ -67,7 +67,7 @@ def write(form: str, view: View, folder: Path) -> Path:
     stream = view.current
     if stream is None:
         raise UsageError("there is no stream yet")
-    stem = f"stream-{stream.label.replace('/', '-')}"
+    stem = f"stream-{re.sub(r'[^A-Za-z0-9.]+', '-', stream.label)[:80]}"
     for number in range(1, 1000):
         path = folder / f"{stem}{'' if number == 1 else f'-{number}'}{FORMS[form].ending}"
         if not path.exists():

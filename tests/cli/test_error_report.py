@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from lmtool.cli.common_options import Common
@@ -24,3 +28,14 @@ def test_a_bug_says_how_to_see_it(capsys: pytest.CaptureFixture[str], monkeypatc
     assert "Traceback" not in plain
     report_bug(KeyError("x"), Common(verbose=2))
     assert "KeyError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["show", "convert"])
+def test_a_full_disk_below_stdout_is_no_bug(verb: str) -> None:
+    """Status 7 and a sentence: what a command writes to stdout may be cut there."""
+    trace = Path(__file__).parents[2] / "recordings/two_streams_interleaved.lmtp.jsonl"
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "lmtool", "trace", verb, str(trace)]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 7
+    assert result.stderr == "error: cannot write the output: No space left on device\n  what was written is cut\n"

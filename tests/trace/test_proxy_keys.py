@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 from websockets.asyncio.client import connect
@@ -99,6 +102,42 @@ async def test_http(path: str, tmp_path: Path) -> None:
     assert f"{path}?key=***&alt=sse" in text
     assert "Incorrect API key: ***, ***" in text
     assert not running.warnings
+
+
+AWKWARD = 'pa"ss/w+0rd-0123\\456'
+"""A password that JSON and URLs write otherwise."""
+
+
+async def test_a_key_in_another_spelling(tmp_path: Path) -> None:
+    """An answer and its headers may repeat it escaped, encoded, without its scheme; a body may bring it."""
+    basic = base64.b64encode(f"me-and-you:{AWKWARD}".encode()).decode()
+    spelled = {"a": AWKWARD, "b": quote(AWKWARD), "c": basic, "d": base64.b64encode(AWKWARD.encode()).decode()}
+    body = {"model": "m", "api_key": KEY, "auth": {"token": f"{KEY}-2"}, "messages": [{"token": "about-tokens"}]}
+    answer = json.dumps([spelled, f"bad {KEY}, {KEY}-2, helicone {KEY}-3"]).encode()
+    refusal = Behaviour(status=401, body=answer, headers={"www-authenticate": f"not {KEY}", "x-basic": basic})
+    own = {"authorization": f"Basic {basic}", "helicone-auth": f"Bearer {KEY}-3", "x-note": f"I am {KEY}"}
+    async with FakeUpstream(refusal) as upstream, proxy_to(upstream.url) as running:
+        assert answer in await ask(running, "/v1/messages", own, json.dumps(body).encode())
+        await running.told(Close)
+    text = recorded(running.events, tmp_path / "a.lmtp.jsonl")
+    assert "about-tokens" in text
+    for secret in (*spelled.values(), KEY, json.dumps(AWKWARD)[1:-1], "0rd-0123"):
+        assert secret.rstrip("=") not in text, secret
+
+
+async def test_frames_that_repeat_a_key(tmp_path: Path) -> None:
+    """A server may tell in a frame which key the handshake had."""
+
+    async def repeat(connection: ServerConnection) -> None:
+        await connection.send(f'MSG {{"error": "no such key: {KEY}"}}')
+
+    async with serve(repeat, "127.0.0.1", 0) as server, proxy_to(f"127.0.0.1:{_port(server)}") as running:
+        async with connect(f"ws://127.0.0.1:{running.port}", additional_headers={"x-api-key": KEY}) as client:
+            assert KEY in str(await client.recv())
+        await running.told(Close)
+    text = recorded(running.events, tmp_path / "a.lmtp.jsonl")
+    assert "no such key: ***" in text
+    assert KEY not in text
 
 
 async def test_lmtp(tmp_path: Path) -> None:

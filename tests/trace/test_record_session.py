@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from websockets.sync.client import connect
 
 from lmtool.access.credentials import key_protocol
-from lmtool.errors import FileError
+from lmtool.errors import FileError, ResourceError
 from lmtool.terminal import Output
 from lmtool.trace.events import Close, Drop, Event, Frame, Open, Vocab
 from lmtool.trace.header import Header
@@ -45,6 +47,30 @@ async def test_a_file(tmp_path: Path) -> None:
         async with record_session(out, str(path), "client", Header()):
             pass
     assert "--force" not in str(refused.value.hints)
+
+
+async def record_much(path: str) -> None:
+    """Some ten thousand bytes that do not pack."""
+    async with record_session(Output.of(), path, "client", Header()) as tap:
+        tap.opened(1, "x")
+        for number in range(200):
+            tap.frame(1, ">", f'SCORE {{"stream_id":"{random.Random(number).randbytes(50).hex()}"}}')
+
+
+@pytest.mark.parametrize("name", ["a.lmtp.jsonl", "a.lmtp.jsonl.gz", "folder/"])
+async def test_a_full_disk_is_told_at_the_end(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The recording says that it is cut, with the status for it, and counts nothing that is not there."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limit[1]))
+    try:
+        with pytest.raises(ResourceError, match=f"the recording {tmp_path}/{name} is cut: File too large"):
+            await record_much(f"{tmp_path}/{name}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    said = capsys.readouterr().err
+    assert "RECORDING STOPPED: File too large" in said
+    assert "recorded into" not in said
+    assert ResourceError.exit_code == 8
 
 
 async def test_a_folder(tmp_path: Path) -> None:

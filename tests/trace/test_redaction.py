@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from lmtool.errors import UsageError
 from lmtool.trace.codec import write_event
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Message, Open, Request, Response, Turn, Vocab
+from lmtool.trace.events import Close, Drop, Event, Frame, Message, Open, Request, Response, Turn, Vocab
 from lmtool.trace.redaction import RedactedPart, Redaction, likely_keys, parse, without_keys
-from tests.trace.conftest import generate
+from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events
 
 
@@ -190,3 +190,54 @@ def test_keys_in_messages_of_sessions():
     data = base64.b64encode(b"my key is sk-abcdefghijklmnopqrstuv").decode()
     event = Message(0.0, ">", 1, {"nodeFragments": [{"id": "a", "chunkFragment": {"data": data}}]})
     assert likely_keys(event) == ["sk-abc…uv"]
+
+
+def test_tokens_of_a_score_are_the_clients():
+    """They go with prompts, where a model's stay; with texts all ids of answers go."""
+    score = Frame(0, ">", 1, JsonText("SCORE", {"scored": [8], "stream_id": 2}, "py"))
+    for part in ("prompt", "text"):
+        redaction = Redaction((part,), b"")
+        for event in (generate(0, 1), score):
+            redaction.apply(event)
+        for stream in (1, 2):
+            event = redaction.apply(tokens(1, token(8, stream, top_logprobs={"8": -0.5})))
+            [entry] = event.content.value
+            assert entry["token"] == (None if stream == 2 or part == "text" else 8)
+
+
+@pytest.mark.parametrize(
+    "message", ['{"id": "x", "chunk": {"text": 1}}', '{"id":"x"}', '{"id": "x", "error": {"message": "secret"}}']
+)
+def test_messages_of_the_unified_socket(message):
+    """They are JSON objects without a command: what a model said stays where prompts go, errors and requests do not."""
+    redaction = Redaction(("prompt",), b"")
+    chunk = {"provider_response": {"message": {"content": "said"}}, "finish_reason": None}
+    answer = redaction.apply(Frame(0, "<", 1, json.dumps({"id": "x", "chunk": chunk})))
+    assert "said" in answer.content
+    assert "secret" not in redaction.apply(Frame(0, "<", 1, message)).content
+    asked = redaction.apply(Frame(0, ">", 1, json.dumps({"id": "x", "message": {"content": "secret"}})))
+    assert "secret" not in asked.content
+    assert json.loads(asked.content)["id"] == "x"
+
+
+def test_ended_connections_are_forgotten():
+    """What is known of streams does not grow with the connections that there were."""
+    redaction = Redaction(("headers", "prompt"), b"")
+    for number in range(1, 50):
+        redaction.apply(generate(0, 1, number))
+        redaction.apply(Request(0, number, "POST", "/v1/completions", {}))
+        redaction.apply(Close(1, number, "client") if number % 2 else Drop(1, number, {}))
+    assert [len(kept) for kept in (redaction._streams, redaction._http, redaction._outputs)] == [0, 0, 0]
+
+
+def test_prompts_stay_where_texts_go():
+    """But for those that may repeat what a model said: with its turns, or after its first answer."""
+    redaction = Redaction(("text",), b"")
+    first, turns = generate(0), [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    again = Request(0, 2, "POST", "/v1/chat/completions", {}, JsonText("", {"model": "m", "messages": turns}, "py"))
+    fresh = Request(0, 2, "POST", "/v1/chat/completions", {}, JsonText("", {"model": "m", "messages": turns[:1]}, "py"))
+    assert redaction.apply(first) == first
+    assert redaction.apply(fresh) == fresh
+    assert b'"b"' not in redaction.apply(again).wire_body()
+    redaction.apply(tokens(1, token(8)))
+    assert "[5, 6, 7]" not in redaction.apply(first).wire()

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,13 +20,16 @@ from lmtool.trace.content import JsonText
 from lmtool.trace.events import Event, Frame, Open, Piece, Request, Response, Vocab
 from lmtool.trace.reader import TraceReader
 from lmtool.tui import exports
+from lmtool.tui.documents.detail import DetailDocument
 from lmtool.tui.event_store import EventStore, TraceFile
 from lmtool.tui.headless import size_of, snapshot
 from lmtool.tui.options import InspectorOptions
 from lmtool.tui.state import State
+from lmtool.tui.styles import UNICODE
 from lmtool.tui.view import View
 from tests.trace.conftest import generate, token, tokens
-from tests.tui.states import asked, chunk, sse
+from tests.trace.test_formats import HOSTILE, hostile_trace
+from tests.tui.states import asked, chunk, rows, sse
 
 WORDS = {5: "Say", 11: " <b>", 12: "\n", 13: "\x1b[2J", 14: " 日本"}
 
@@ -61,6 +65,24 @@ def shown(events: list[Event]) -> Iterator[View]:
 
 def written(form: str, view: View, folder: Path) -> str:
     return exports.write(form, view, folder).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("form", [*sorted(set(exports.FORMS) - {"trace"}), "snapshot"])
+def test_nothing_of_a_hostile_trace_acts_or_hides(form: str, tmp_path: Path) -> None:
+    """Labels, ids, texts, models and errors of strangers: in no form, nor in the name of its file."""
+    with shown([Open(0.0, 1), *hostile_trace()]) as view:
+        for stream in view.state.streams:
+            view.choose_stream(stream.index)
+            if form == "snapshot":
+                text = "\n".join(rows(DetailDocument(view, UNICODE), 120))
+            else:
+                path = exports.write(form, view, tmp_path)
+                assert path.name.isascii()
+                assert len(path.name) < 120
+                text = path.read_text(encoding="utf-8")
+            text = re.sub(r"\x1b\[[0-9;]*m", "", text)  # colours are our own
+            assert not [c for c in text if c not in "\n\t" and (c < " " or (c in HOSTILE and c > "~"))]
+            assert form not in ("html", "svg") or "<script>alert" not in text
 
 
 RECORDING = Path(__file__).parents[2] / "recordings/two_streams_interleaved.lmtp.jsonl"

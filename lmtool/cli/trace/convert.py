@@ -37,10 +37,13 @@ def convert(
             raise UsageError("a trace needs a file to be written into", "add -O FILE")
         _to_trace(out, file, output, force=force)
         return
-    reader = TraceReader(file)
+    reader, pieces = TraceReader(file), 0
     with text_output(output, force=force) as target:
         for piece in FORMATS[to](reader.header, (event for _, event in reader.with_offsets(whole=True))):
             target.write(piece)
+            pieces += 1
+    if pieces < 2 and to not in ("har", "lines"):
+        out.warn(f"{file} has no stream of tokens; --to har has its other exchanges")
     warn_if_incomplete(out, reader)
 
 

@@ -73,7 +73,7 @@ async def record(
     if inspect:
         ask = None if target.url.startswith("http") else parse(target.url, common.api_key)
         connections = await _inspected(out, recording, target, place, token_bytes, policy=policy, ask=ask)
-        _summary(out, recording, connections)
+        _summary(out, recording, connections, path)
         return
     try:
         proxy = Proxy(target, recording.record, out.warn, clock, policy=policy)
@@ -86,7 +86,7 @@ async def record(
         await proxy.close()
     finally:
         await recording.close()
-    _summary(out, recording, proxy.connections)
+    _summary(out, recording, proxy.connections, path)
 
 
 async def _inspected(
@@ -155,8 +155,7 @@ def _header(target: Target, title: str | None, info: TokenizerInfo | None, *, no
     )
 
 
-def _summary(out: Output, recording: Recording, connections: int) -> None:
-    from lmtool.errors import ResourceError
+def _summary(out: Output, recording: Recording, connections: int, path: Path) -> None:
     from lmtool.trace.record_session import warn_of_keys
 
     traces, events, tokens = recording.counts
@@ -164,5 +163,4 @@ def _summary(out: Output, recording: Recording, connections: int) -> None:
     files = "" if traces == 1 else f" in {traces} files"
     counted = f" · {tokens} tokens over LMTP" if tokens else ""
     out.note(f"{connections} connections · {events} events{counted}{files}", "")
-    if recording.failed:
-        raise ResourceError(f"the recording is not complete: {recording.failed}", "what was written can be read")
+    recording.refuse_cut(path)

@@ -170,6 +170,12 @@ class EventPipeline:
         await recording.close()
         return self._status(recording)
 
+    async def close(self) -> None:
+        """The same when all is over. Raises `ResourceError` where the recording was cut."""
+        if (recording := self._recording) is not None:
+            await self.stop_recording()
+            recording.refuse_cut(self._path)
+
     @property
     def recording(self) -> RecordingStatus | None:
         """How far the recording is; None where nothing is recorded."""

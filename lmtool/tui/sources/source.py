@@ -112,4 +112,4 @@ class Source:
         for requests in (self._requests, self._http):
             if requests is not None:
                 await requests.close()
-        await self._pipeline.stop_recording()
+        await self._pipeline.close()

@@ -10,6 +10,8 @@ from lmtool.trace.formats import FORMATS
 from lmtool.trace.reader import TraceReader
 from tests.cli.trace_runner import CONVERSATION, trace
 
+RECORDINGS = Path(__file__).parents[3] / "recordings"
+
 
 @pytest.mark.parametrize("to", sorted(FORMATS))
 def test_every_format_is_written(tmp_path: Path, to: str) -> None:
@@ -48,3 +50,42 @@ def test_a_trace_needs_a_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(CONVERSATION)
     assert trace("convert", tmp_path / "a", "--to", "trace").exit_code == 2
     assert trace("convert", tmp_path / "none", "--to", "trace", "-O", tmp_path / "b").exit_code == 7
+
+
+@pytest.mark.parametrize(
+    "content", ["", "interactions:\n- request:\n", '{"resourceSpans": []}\n', '{"log": {"entries": []}}\n']
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str) -> None:
+    """Status 7, with its first line; nothing is written."""
+    (tmp_path / "a").write_text(content)
+    result = trace("convert", tmp_path / "a", "--to", "trace", "-O", tmp_path / "b")
+    assert result.exit_code == 7
+    assert f"cannot convert {tmp_path / 'a'}" in result.stderr
+    assert ("line 1 is" if content else "it is empty") in result.stderr
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("to", sorted(FORMATS))
+@pytest.mark.parametrize("name", ["answers_over_http", "evergreen_sessions", "plain_http", "two_streams_interleaved"])
+def test_each_protocol_in_each_format(name: str, to: str) -> None:
+    """What is there is in it; a wire log of what has no frames is refused, a table without streams is warned of."""
+    result = trace("convert", RECORDINGS / f"{name}.lmtp.jsonl", "--to", to)
+    if to == "lines" and name != "two_streams_interleaved":
+        assert (result.exit_code, result.stdout) == (7, "")
+        return
+    assert result.exit_code == 0
+    words = {"answers_over_http": "The capital", "plain_http": "lmtool chat", "two_streams_interleaved": "GENERATE"}
+    if name == "plain_http" and to != "har":
+        assert "has no stream of tokens" in result.stderr
+    elif to in ("har", "lines") and name in words:
+        assert words[name] in result.stdout
+    elif to in ("csv", "markdown") and name != "two_streams_interleaved":
+        assert "What is the capital of France?" in result.stdout
+
+
+def test_lines_that_are_no_frames_are_told(tmp_path: Path) -> None:
+    """Their number, and the first."""
+    (tmp_path / "a").write_text('Connected\n> GENERATE {"stream_id": 1}\nx\n')
+    result = trace("convert", tmp_path / "a", "--to", "trace", "-O", tmp_path / "b")
+    assert result.exit_code == 0
+    assert "2 lines are no frames and were left out; the first is line 1" in result.stderr

@@ -93,6 +93,12 @@ def test_folders_pipes_and_modes(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="No space left"):
         write_trace(Path("/dev/full"), Header(), [], force=False, sources=[])
     assert Path("/dev/full").is_char_device()
+    with (tmp_path / "a").open("wb") as file:
+        descriptor = Path(f"/dev/fd/{file.fileno()}")
+        write_trace(descriptor, Header(), [], force=False, sources=[])
+        assert descriptor.is_symlink()
+    assert (tmp_path / "a").read_bytes().startswith(b'{"lmtp_trace"')
+    (tmp_path / "a").unlink()
     path = tmp_path / "a"
     path.touch(0o600)
     write_trace(path, Header(), [], force=True, sources=[])
