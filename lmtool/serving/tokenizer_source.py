@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.serving.model_names import GGUF
+from lmtool.text.isolated_templates import trust
+from lmtool.tiny.path import MODEL_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +34,10 @@ def tokenizer_reader(
     from lmtool.text.tokenizer import load_tokenizer
 
     where, template = models.tokenizer_source(source)
+    if template is not None:
+        trust(template)
+    if source == str(MODEL_DIR):
+        trust(json.loads((MODEL_DIR / "tokenizer_config.json").read_bytes())["chat_template"])
     parser = models.reasoning_parser_of(source)
     own = where == source
     if own and source.endswith(GGUF):

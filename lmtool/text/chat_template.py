@@ -6,7 +6,7 @@ import json
 import secrets
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -15,7 +15,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lmtool.errors import RequestError
-from lmtool.types import ROLES
+from lmtool.text import isolated_templates
+from lmtool.text.isolated_templates import is_trusted, run_isolated
+from lmtool.types import ROLES, ChatPrompt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from jinja2.runtime import Context
 
-    from lmtool.types import ChatMessage, ChatPrompt, ToolCall
+    from lmtool.types import ChatMessage, ToolCall
 
 MAX_CHARACTERS = 16 * 2**20
 """Longest text that a template may give, several times what a frame can carry."""
@@ -41,8 +43,8 @@ class ChatTemplate:
     """One model's chat template, rendered as transformers does.
 
     What a hostile template can do is limited: no Python attributes, no changes to what it is given, at most
-    `MAX_CHARACTERS` of output, bounded `range`, `*` and `**`. Loops that print nothing are not bounded: a template
-    comes with a model, which the operator trusts.
+    `MAX_CHARACTERS` of output, bounded `range`, `*` and `**`. One that comes with a model is rendered in another
+    process, which bounds its time and memory, see `isolated_templates`.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -72,7 +74,7 @@ class ChatTemplate:
                 "put their text into a message",
             )
         try:
-            return self._text(chat)
+            return self._render(chat)
         except TemplateSyntaxError as error:
             raise RequestError(
                 f"the model's chat template cannot be read: line {error.lineno}: {error.message}",
@@ -111,7 +113,13 @@ class ChatTemplate:
         """Whether the template's source has this role as a text in quotes."""
         return f"'{role}'" in self._source or f'"{role}"' in self._source
 
-    def _text(self, chat: ChatPrompt) -> str:
+    def _render(self, chat: ChatPrompt) -> str:
+        if is_trusted(self._source):
+            return self.text(chat)
+        return run_isolated(self._source, partial(_text, self._source, tuple(self._tokens.items())), chat)
+
+    def text(self, chat: ChatPrompt) -> str:
+        """The conversation as `render` gives it, rendered in this process. Raises what Jinja and expressions raise."""
         found: list[str] = []
         length = 0
         variables: dict[str, object] = {
@@ -136,6 +144,22 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         return environment.from_string(self._source)
+
+
+def prepare(*, isolated: bool) -> None:
+    """Begin to start a process that renders templates of strangers, where they are isolated."""
+    if isolated:
+        isolated_templates.prepare(partial(_text, "", (), ChatPrompt(())))
+
+
+@lru_cache(maxsize=8)
+def _template(source: str, tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
+    """The template with these tokens, which a process compiles once."""
+    return ChatTemplate(source, dict(tokens))
+
+
+def _text(source: str, tokens: tuple[tuple[str, str], ...], chat: ChatPrompt) -> str:
+    return _template(source, tokens).text(chat)
 
 
 _MARK = secrets.token_hex(16)

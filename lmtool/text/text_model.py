@@ -15,6 +15,7 @@ from lmtool.interfaces import LoadedModel, began_at, client_of, current_limits, 
 from lmtool.model_usage import usage_of
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
+from lmtool.text.isolated_templates import isolates
 from lmtool.text.prepared_request import PreparedRequest
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
 from lmtool.types import GenerateRequest, TokenOutput, Usage
@@ -66,7 +67,7 @@ class TextModel:
         self._tokenizing: set[asyncio.Future[PreparedRequest | None]] = set()
         self._validating: set[asyncio.Future[Verdict]] = set()
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
-            importlib.import_module("lmtool.text.chat_template")
+            importlib.import_module("lmtool.text.chat_template").prepare(isolated=isolates(tokenizer))
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
         """Start a stream, see `interfaces.TokenModel.submit`; equal sinks count as one."""
@@ -76,7 +77,7 @@ class TextModel:
         try:
             if self._tokenizer.limits is not None:
                 self._tokenizer.limits.check(request)
-            size = _text_size(request)
+            size = _text_size(request, isolated=isolates(self._tokenizer))
             if size >= LONG:
                 return self._submit_later(request, sink, size, check)
             return self._start(PreparedRequest(request, self._tokenizer, check), sink)
@@ -392,8 +393,8 @@ def _plain(request: Request) -> bool:
     return not (request.sampling.stop if isinstance(request, GenerateRequest) else isinstance(request.scored, str))
 
 
-def _text_size(request: Request) -> int:
+def _text_size(request: Request, *, isolated: bool) -> int:
     """Return how many characters must be tokenized."""
     if isinstance(request, GenerateRequest):
-        return prompt_size(request.prompt) + len(request.generated)
+        return prompt_size(request.prompt, isolated=isolated) + len(request.generated)
     return prompt_size(request.prompt) + (len(request.scored) if isinstance(request.scored, str) else 0)
