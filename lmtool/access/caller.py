@@ -279,13 +279,6 @@ def is_admin() -> bool:
     return caller is None or caller.is_admin
 
 
-def check_admin(action: str) -> None:
-    """Raise `AccessDeniedError` where the key of the current request may not do what `action` says."""
-    if not is_admin():
-        problem = f"the key {caller_name()} may not {action}"
-        raise AccessDeniedError(problem, "the operator marks a key that may in the file of keys:  admin = true")
-
-
 @contextlib.contextmanager
 def counted_stream() -> Iterator[StreamUse | None]:
     """Count a stream of the current request while the block runs; None where there are no keys of a file.

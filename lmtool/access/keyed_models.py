@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from lmtool.access.caller import caller_turns, check_admin, current_caller, is_admin, withdrawn
-from lmtool.errors import LmtoolError, RequestError, UnknownModelError
+from lmtool.access.caller import caller_name, caller_turns, current_caller, is_admin, withdrawn
+from lmtool.errors import AccessDeniedError, LmtoolError, RequestError, UnknownModelError
 from lmtool.interfaces import ModelControl, current_limits, tokenizer_of
 from lmtool.prompt_limits import check_allowed_length, check_allowed_text, limits_of
 from lmtool.streams import failure, refuse
@@ -132,7 +131,7 @@ class KeyedModels:
 
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
         """See `interfaces.ProgressSource`."""
-        caller, listener = current_caller.get(), listener if is_admin() else partial(_report_own, listener)
+        caller = current_caller.get()
         try:
             return self._models.subscribe(model if caller is None else self._name(caller.key, model), listener)
         except LmtoolError as error:
@@ -152,15 +151,16 @@ class ControlledModels(KeyedModels):
 
     async def load(self, name: str) -> None:
         """See `interfaces.ModelControl.load`."""
-        check_admin("load models")
-        await self._control.load(self._own(name))
+        await self._control.load(self._own(name, "load models"))
 
     async def unload(self, name: str) -> None:
         """See `interfaces.ModelControl.unload`."""
-        check_admin("unload models")
-        await self._control.unload(self._own(name))
+        await self._control.unload(self._own(name, "unload models"))
 
-    def _own(self, name: str) -> str:
+    def _own(self, name: str, action: str) -> str:
+        if not is_admin():
+            hint = "the operator marks a key that may in the file of keys:  admin = true"
+            raise AccessDeniedError(f"the key {caller_name()} may not {action}", hint)
         caller = current_caller.get()
         return name if caller is None else self._name(caller.key, name) or name
 
@@ -217,11 +217,6 @@ def _priority(key: Key, priority: int) -> int:
 def _visible(key: Key, entry: ModelEntry) -> ModelEntry:
     """The entry as the key may see it: when others last used the model is for `admin` alone."""
     return entry if key.admin else replace(entry, idle_seconds=None)
-
-
-def _report_own(listener: Callable[[LoadProgress], None], progress: LoadProgress) -> None:
-    """Report a load without the name of the model that makes room for it."""
-    listener(replace(progress, message="") if progress.phase == "unloading" else progress)
 
 
 def _nothing() -> None:

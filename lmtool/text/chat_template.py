@@ -24,15 +24,11 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
     from jinja2.parser import Parser
-    from jinja2.runtime import Context
 
     from lmtool.types import ChatMessage, ToolCall
 
 MAX_CHARACTERS = 16 * 2**20
 """Longest text that a template may give, several times what a frame can carry."""
-_MAX_REPEATED = 100_000
-"""Longest text or list that `*` may give in a template; Jinja allows as many items in `range`."""
-_MAX_EXPONENT = 64
 REASONING = ("reasoning_content", "thinking")
 """What templates call the thought of an earlier turn: Qwen's, DeepSeek's and GLM's, and GPT-OSS's."""
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -42,9 +38,8 @@ _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeE
 class ChatTemplate:
     """One model's chat template, rendered as transformers does.
 
-    What a hostile template can do is limited: no Python attributes, no changes to what it is given, at most
-    `MAX_CHARACTERS` of output, bounded `range`, `*` and `**`. One that comes with a model is rendered in another
-    process, which bounds its time and memory, see `isolated_templates`.
+    No Python attributes, no changes to what it is given, at most `MAX_CHARACTERS` of output. A template that comes with
+    a model is rendered in another process, which bounds its time and memory, see `isolated_templates`.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -139,7 +134,9 @@ class ChatTemplate:
 
     @cached_property
     def _compiled(self) -> Template:
-        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
@@ -220,27 +217,6 @@ def _arguments(call: ToolCall) -> object:
     except (ValueError, RecursionError):
         return text  # what a model once wrote, which need not be JSON
     return _Arguments(value, text) if isinstance(value, dict) else value
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with a limit on what one operator can make."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        if operator == "**" and isinstance(right, int | float) and abs(right) > _MAX_EXPONENT:
-            raise SecurityError(f"exponent {right}: at most {_MAX_EXPONENT} is allowed")
-        if operator == "*" and _repeated(left, right) > _MAX_REPEATED:
-            raise SecurityError(f"a text or list repeated to more than {_MAX_REPEATED} items")
-        return super().call_binop(context, operator, left, right)
-
-
-def _repeated(left: object, right: object) -> int:
-    """Return the length of `left * right` where one of them is a sequence, else 0."""
-    for items, times in ((left, right), (right, left)):
-        if isinstance(items, str | list | tuple) and isinstance(times, int):
-            return len(items) * times
-    return 0
 
 
 class _Generation(Extension):

@@ -13,10 +13,11 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from lmtool.errors import RequestError, ServerError
 from lmtool.subprocesses.process import CrashError, Pool, TimeOverError
+from lmtool.text.worker import LONG, prompt_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ _WALL_SECONDS = 20.0
 _MEMORY_BYTES = 1 << 30
 """Beside what the process has when it begins."""
 REST_SECONDS = 60.0
-"""How long a template that went beyond a limit is not tried again, so that it cannot keep the processes busy."""
+"""How long a template that went beyond a limit for a short conversation is not tried again."""
 _KEPT_SECONDS = 3600.0
 """How long an idle process is kept: a conversation goes on after minutes, and starting one takes half a second."""
 
@@ -51,27 +52,14 @@ def is_trusted(source: str) -> bool:
     return source in _trusted
 
 
-@runtime_checkable
-class Isolating(Protocol):
-    """A tokenizer that may render conversations in another process."""
-
-    isolates_chats: bool
-    """Whether it does."""
-
-
-def isolates(tokenizer: object) -> bool:
-    """Whether a tokenizer renders conversations in another process, which no event loop may wait for."""
-    return isinstance(tokenizer, Isolating) and tokenizer.isolates_chats
-
-
 def prepare(function: Callable[[], object]) -> None:
     """Begin to start a process and to call `function` there, so that the first conversation need not wait for it."""
-    threading.Thread(target=_prepare, args=(function,), name="lmtool-template", daemon=True).start()
 
+    def call() -> None:
+        with contextlib.suppress(CrashError, ServerError, TimeOverError):  # the first conversation starts another one
+            _pool.call(_WALL_SECONDS, function)
 
-def _prepare(function: Callable[[], object]) -> None:
-    with contextlib.suppress(ServerError, CrashError, TimeOverError):  # the first conversation starts another one
-        _pool.call(_WALL_SECONDS, function)
+    threading.Thread(target=call, name="lmtool-template", daemon=True).start()
 
 
 def run_isolated(source: str, render: Callable[[ChatPrompt], str], chat: ChatPrompt) -> str:
@@ -85,8 +73,9 @@ def run_isolated(source: str, render: Callable[[ChatPrompt], str], chat: ChatPro
         raise RequestError(problem, "send a prompt without a template, or try again in a minute")
     try:
         return _pool.call(_WALL_SECONDS, _limited, render, chat, SECONDS)
-    except (TimeOverError, CrashError, MemoryError):
-        _resting[source] = time.monotonic() + REST_SECONDS
+    except (TimeOverError, CrashError, MemoryError) as error:
+        if prompt_size(chat) < LONG and not isinstance(error, TimeOverError):  # the template is to blame, not the chat
+            _resting[source] = time.monotonic() + REST_SECONDS
         raise RequestError(problem, "send a prompt without a template") from None
 
 

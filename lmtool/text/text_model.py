@@ -15,7 +15,6 @@ from lmtool.interfaces import LoadedModel, began_at, client_of, current_limits, 
 from lmtool.model_usage import usage_of
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
-from lmtool.text.isolated_templates import isolates
 from lmtool.text.prepared_request import PreparedRequest
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
 from lmtool.types import GenerateRequest, TokenOutput, Usage
@@ -59,6 +58,7 @@ class TextModel:
         """check: validates finished answers, and is closed with the model; None validates nothing."""
         self._inner = inner
         self._tokenizer = tokenizer
+        self._isolated: bool = getattr(tokenizer, "isolates_chats", False)
         limits = limits_of(None, current_limits(inner))
         if limits is not None:
             tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
@@ -67,7 +67,7 @@ class TextModel:
         self._tokenizing: set[asyncio.Future[PreparedRequest | None]] = set()
         self._validating: set[asyncio.Future[Verdict]] = set()
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
-            importlib.import_module("lmtool.text.chat_template").prepare(isolated=isolates(tokenizer))
+            importlib.import_module("lmtool.text.chat_template").prepare(isolated=self._isolated)
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
         """Start a stream, see `interfaces.TokenModel.submit`; equal sinks count as one."""
@@ -77,7 +77,7 @@ class TextModel:
         try:
             if self._tokenizer.limits is not None:
                 self._tokenizer.limits.check(request)
-            size = _text_size(request, isolated=isolates(self._tokenizer))
+            size = _text_size(request, isolated=self._isolated)
             if size >= LONG:
                 return self._submit_later(request, sink, size, check)
             return self._start(PreparedRequest(request, self._tokenizer, check), sink)

@@ -17,7 +17,6 @@ from lmtool.serving.config import ModelsConfig, ServiceConfig
 from lmtool.streams import stream
 from lmtool.text import isolated_templates
 from lmtool.text.chat_template import ChatTemplate
-from lmtool.text.isolated_templates import isolates
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
 from tests.conftest import STORIES
 
@@ -34,6 +33,9 @@ HOSTILE = {
     "list within lists": "{% set ns = namespace(x=[1]) %}"
     "{% for i in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
     "{{ ns.x | tojson }}",
+    "repeated text": "{{ 'a' * 10 ** 12 }}",
+    "repeated list": "{{ 10 ** 12 * [1] }}",
+    "power": "{{ 9 ** 9999999999 }}",
     "percent width": "{{ '%1000000000000d' % 1 }}",
     "percent filter": "{{ '%1000000000000d' | format(1) }}",
     "format width": "{{ '{:1000000000000}'.format(1) }}",
@@ -102,8 +104,8 @@ async def test_other_requests_meanwhile(tmp_path: Path, monkeypatch: pytest.Monk
     manager = models_of(ServiceConfig(models), Loader(EngineConfig(threads=1), models=models))
     await manager.info("hostile")
     await manager.info("lmtool-tiny")
-    assert isolates(tokenizer_of(manager, "hostile"))
-    assert not isolates(tokenizer_of(manager, "lmtool-tiny"))  # our own: no process is started for it
+    isolated = [getattr(tokenizer_of(manager, name), "isolates_chats", None) for name in ("hostile", "lmtool-tiny")]
+    assert isolated == [True, False]  # no process is started for our own
 
     async def ask(model: str) -> str | None:
         request = GenerateRequest("a", CHAT, SamplingParams(max_tokens=2), model)
