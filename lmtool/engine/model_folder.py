@@ -21,7 +21,7 @@ CONFIG = "config.json"
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "n_embd", "n_layer", "n_head")
-_LAYERS = re.compile(r"(?:.*_)?(?:n_layers?|layers|blocks|depth|groups|stages)")
+_LAYERS = re.compile(r"(?!.*window)(?:.*_)?(?:n_layers?|layers|blocks|depth|groups|stages)")
 _SIZES = re.compile(
     r"(?!.*(?:window|chunk|image|patch|batch|block|group|buffer|step))"
     r"(?:.*_(?:size|dim|rank|heads|experts|channels|positions|r)|r|rank_pattern|d_model|d_ff|d_kv|n_embd|n_inner|n_head|n_head_kv)"

@@ -129,9 +129,7 @@ def routes(
 
     async def answer_metrics(_request: Request) -> Response:
         if not is_admin():
-            return PlainTextResponse(
-                "this key may not read metrics; it needs  admin = true  in the file of keys\n", 403
-            )
+            return PlainTextResponse("this key may not read metrics; that needs  admin = true  in its file\n", 403)
         process = await asyncio.to_thread(process_metrics)  # looks at every process of the machine
         return PlainTextResponse(as_text([*families(), *process]), media_type="text/plain; version=0.0.4")
 

@@ -69,6 +69,7 @@ def test_adapters_and_long_files(tmp_path: Path) -> None:
         {"num_hidden_layers": 61, "n_routed_experts": 256, "vocab_size": 129280, "max_position_embeddings": 163840},
         {"text_config": {"num_hidden_layers": 48, "max_position_embeddings": 10_485_760}, "image_size": 336},
         {
+            "max_window_layers": 10**6,
             "layer_types": ["full_attention"] * 62,
             "sliding_window": 4096,
             "rope_theta": 10_000_000_000,
