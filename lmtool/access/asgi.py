@@ -33,8 +33,7 @@ _TRUSTED = "lmtool.trusted"
 
 WITHDRAWN_SECONDS = 1.0
 """For which streams may tell their clients that their key is no longer valid, before the connection is closed."""
-_POLICY_VIOLATION = 1008
-"""The close code of a WebSocket whose key is no longer valid (RFC 6455, 7.4.1)."""
+_POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
 
 
 @contextlib.asynccontextmanager

@@ -140,10 +140,7 @@ class KeyedModels:
 
 
 class ControlledModels(KeyedModels):
-    """`KeyedModels` that are loaded and unloaded on request of a key with `admin`, see `interfaces.ModelControl`.
-
-    Both raise `AccessDeniedError` for any other key.
-    """
+    """`KeyedModels` that keys with `admin` may load and unload; `AccessDeniedError` for others. See `ModelControl`."""
 
     def __init__(self, models: Models, control: ModelControl) -> None:
         super().__init__(models)

@@ -60,10 +60,9 @@ def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
 
 @contextmanager
 def located(source: str, revision: str | None = None) -> Iterator[str]:
-    """The folder or hub name of a model's source, for a block that loads it.
+    """The folder or hub name of a model's source, for a block that loads it; its errors have no downloaded folder.
 
     A name after `HUB` that is also a file's or folder's here is downloaded first, so that nothing takes it for that.
-    Errors of the block have the name in place of the downloaded folder.
     """
     name = place = source.removeprefix(HUB)
     if name != source and Path(name).exists():

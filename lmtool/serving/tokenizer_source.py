@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.serving.model_names import GGUF
-from lmtool.text.isolated_templates import trust
+from lmtool.text.isolated_templates import TRUSTED
 from lmtool.tiny.path import MODEL_DIR
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def tokenizer_reader(
 
     where, template = models.tokenizer_source(source)
     if template is not None:
-        trust(template)
+        TRUSTED.add(template)
     if source == str(MODEL_DIR):
-        trust(json.loads((MODEL_DIR / "tokenizer_config.json").read_bytes())["chat_template"])
+        TRUSTED.add(json.loads((MODEL_DIR / "tokenizer_config.json").read_bytes())["chat_template"])
     parser = models.reasoning_parser_of(source)
     own = where == source
     if own and source.endswith(GGUF):

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lmtool.errors import RequestError
 from lmtool.text import isolated_templates
-from lmtool.text.isolated_templates import is_trusted, run_isolated
+from lmtool.text.isolated_templates import TRUSTED, run_isolated
 from lmtool.types import ROLES, ChatPrompt
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class ChatTemplate:
         return f"'{role}'" in self._source or f'"{role}"' in self._source
 
     def _render(self, chat: ChatPrompt) -> str:
-        if is_trusted(self._source):
+        if self._source in TRUSTED:
             return self.text(chat)
         return run_isolated(self._source, partial(_text, self._source, tuple(self._tokens.items())), chat)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 SECONDS = 2.0
 """Processor time for one conversation; the longest that fit into a request take a tenth of it."""
-_WALL_SECONDS = 20.0
-"""Where streams take all processors (`NICENESS`)."""
+_WALL_SECONDS = 60.0
+"""Where streams take all processors (`NICENESS`), and for the start of the process."""
 _MEMORY_BYTES = 1 << 30
 """Beside what the process has when it begins."""
 REST_SECONDS = 60.0
@@ -37,19 +37,10 @@ _KEPT_SECONDS = 3600.0
 
 _pool = Pool(2, _KEPT_SECONDS)
 atexit.register(_pool.close)
-_trusted: set[str] = set()
+TRUSTED: set[str] = set()
+"""Templates that the operator or lmtool has written; they are rendered in the server's own process."""
 _resting: dict[str, float] = {}
 """When the templates that went beyond a limit may be tried again, by `time.monotonic`."""
-
-
-def trust(source: str) -> None:
-    """Render this template in the server's own process: the operator or lmtool has written it."""
-    _trusted.add(source)
-
-
-def is_trusted(source: str) -> bool:
-    """Whether `trust` was called for a template."""
-    return source in _trusted
 
 
 def prepare(function: Callable[[], object]) -> None:

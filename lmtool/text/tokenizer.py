@@ -14,7 +14,7 @@ from lmtool.fingerprint import fingerprint
 from lmtool.reasoning import ReasoningFormat
 from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
-from lmtool.text.isolated_templates import is_trusted
+from lmtool.text.isolated_templates import TRUSTED
 from lmtool.text.opened_thoughts import with_openings
 from lmtool.text.pieces import pieces, spelling
 from lmtool.text.reasoning_parsers import NONE, find_parser, parser_of
@@ -131,7 +131,7 @@ class TextTokenizer:
         """The tokenizer's identity: its name and the hash of its tokenizer.json."""
         self._named_tokens = named_tokens
         self._template = template
-        self.isolates_chats = template is not None and not is_trusted(template)
+        self.isolates_chats = template is not None and template not in TRUSTED
         """Whether conversations are rendered in another process, see `isolated_templates`."""
         self.limits: PromptLimits | None = None
         """Of the model that the ids are for: what is longer is refused, before it is tokenized or soon after."""
