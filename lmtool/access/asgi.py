@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from lmtool.access.caller import current_caller
+from lmtool.access.caller import current_caller, withdrawn
 from lmtool.access.credentials import KEY_PROTOCOL, without_credentials
 from lmtool.access.forwarding import ConflictingAddressesError, client_address, is_forwarded
 from lmtool.access.policy import Refusal, answer_headers, find_refusal, is_open, is_preflight, preflight_headers
-from lmtool.errors import RateLimitError
+from lmtool.errors import AccessDeniedError, RateLimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+    from lmtool.access.caller import Caller
     from lmtool.access.credentials import Headers
     from lmtool.access.policy import AccessPolicy
 
@@ -28,6 +29,28 @@ if TYPE_CHECKING:
 
 _TRUSTED = "lmtool.trusted"
 """The scope's member for `is_trusted`."""
+
+
+WITHDRAWN_SECONDS = 1.0
+"""For which streams may tell their clients that their key is no longer valid, before the connection is closed."""
+_POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
+
+
+@contextlib.asynccontextmanager
+async def while_valid(caller: Caller) -> AsyncIterator[None]:
+    """Cancel the block soon after the key of `caller` becomes invalid, and raise `AccessDeniedError` in its place."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as limit:
+            forget = caller.on_withdrawal(lambda: limit.reschedule(loop.time() + WITHDRAWN_SECONDS))
+            try:
+                yield
+            finally:
+                forget()
+    except TimeoutError:
+        if limit.expired():
+            raise withdrawn() from None
+        raise
 
 
 class _Passing(NamedTuple):
@@ -107,7 +130,21 @@ class Door:
                 return Refusal.of_limit(error, caller.name)
             token = current_caller.set(caller)
             stack.callback(current_caller.reset, token)
-            await self._application(*passing)
+            begun = False
+
+            async def send(event: Mapping[str, Any]) -> None:
+                nonlocal begun
+                begun = True
+                await passing.send(event)
+
+            try:
+                async with while_valid(caller):
+                    await self._application(scope, passing.receive, send)
+            except AccessDeniedError as error:
+                if scope["type"] == "websocket":
+                    await passing.send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.message})
+                elif not begun:
+                    return Refusal("invalid_api_key", error.message, error.hints[0])
         return None
 
     def _address(self, scope: Scope, headers: Headers) -> str | None:

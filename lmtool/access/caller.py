@@ -8,6 +8,7 @@ import secrets
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lmtool.access.allowance import Allowance
@@ -37,15 +38,19 @@ class Callers:
         self._by_key: dict[str, Allowance] = {}
         self._by_address: dict[str, Allowance] = {}
         self._secret = secrets.token_bytes(16)
+        self.connected: set[Caller] = set()
+        """Callers whose connection or HTTP request has not ended."""
 
     def replace(self, ring: KeyRing) -> None:
-        """Change to other keys and limits. What is used counts on; a key that is gone begins nothing new."""
+        """Change to other keys and limits. What is used counts on; what a key that is gone has begun is ended."""
         self.ring = ring
         for key in ring.keys:
             if key.name in self._by_key:
                 self._by_key[key.name].limits = key.limits
         for allowance in self._by_address.values():
             allowance.limits = ring.address
+        for caller in [caller for caller in self.connected if ring.current(caller.known_key) is None]:
+            caller.withdraw()
         names = {key.name for key in ring.keys}
         self._by_key = {name: one for name, one in self._by_key.items() if name in names or not one.idle}
 
@@ -92,12 +97,19 @@ class Callers:
         )
 
 
+def withdrawn() -> AccessDeniedError:
+    """The error of everything that was begun with a key which is no longer valid."""
+    return AccessDeniedError("the key of this connection is no longer valid", "connect with another one")
+
+
 class Caller:
     """Somebody with a key, at the other end of one connection or one HTTP request."""
 
     def __init__(self, callers: Callers, key: Key, allowances: tuple[Allowance, ...]) -> None:
         self._callers = callers
-        self._key = key
+        self.known_key = key
+        """The key as it was when the connection or request began."""
+        self._withdrawn: dict[object, Callable[[], None]] = {}
         self._allowances = allowances
         self._counts_streams = True
         """Whether each stream is a request of its own; an HTTP request has been counted before its streams."""
@@ -105,19 +117,25 @@ class Caller:
     @property
     def key(self) -> Key:
         """The key as it is now. Raises `AccessDeniedError` for one that is no longer valid."""
-        key = self._callers.ring.current(self._key)
+        key = self._callers.ring.current(self.known_key)
         if key is None:
-            raise AccessDeniedError("the key of this connection is no longer valid", "connect with another one")
+            raise withdrawn()
         return key
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the key is valid and marked `admin`."""
+        key = self._callers.ring.current(self.known_key)
+        return key is not None and key.admin
 
     @property
     def name(self) -> str:
         """Of the key."""
-        return self._key.name
+        return self.known_key.name
 
     def salted(self, salt: str) -> str:
         """What separates what is cached for the key, under a salt of its own choice, from what is cached for others."""
-        return self._callers.salted(self._key.name, salt)
+        return self._callers.salted(self.known_key.name, salt)
 
     @contextlib.contextmanager
     def connected(self, *, as_request: bool = False) -> Iterator[None]:
@@ -136,11 +154,24 @@ class Caller:
             one.connections += 1
             if as_request:
                 one.requests.spend(1, one.limits.requests_per_minute, now)
+        self._callers.connected.add(self)
         try:
             yield
         finally:
+            self._callers.connected.discard(self)
             for one in self._allowances:
                 one.connections -= 1
+
+    def on_withdrawal(self, end: Callable[[], None]) -> Callable[[], object]:
+        """Call `end` where the key becomes invalid before the returned function is called."""
+        token = object()
+        self._withdrawn[token] = end
+        return partial(self._withdrawn.pop, token, None)
+
+    def withdraw(self) -> None:
+        """End what was begun with the key, which is no longer valid."""
+        for end in list(self._withdrawn.values()):
+            end()
 
     def begin_stream(self, prompt_tokens: int = 0, *, prefill_only: bool = False) -> StreamUse:
         """Count a stream from now until its last output. Raises `RateLimitError` where it is too many.
@@ -240,6 +271,12 @@ def may_use(name: str) -> bool:
     """Whether the key of the current request may use a model or pool of this name."""
     caller = current_caller.get()
     return caller is None or caller.key.allows_name(name)
+
+
+def is_admin() -> bool:
+    """Whether the current request may manage the server: the key is marked `admin`, or there are no keys of a file."""
+    caller = current_caller.get()
+    return caller is None or caller.is_admin
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ MAX_BYTES = 4 << 20
 MAX_KEYS = 1000
 """Each request is compared with all of them."""
 _LIMITS = tuple(each.name for each in fields(Limits))
-_KEY_MEMBERS = ("name", "key", "hash", "models", "priority", "watch", *_LIMITS)
+_KEY_MEMBERS = ("name", "key", "hash", "models", "priority", "watch", "admin", *_LIMITS)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _LARGEST = 2**31
@@ -113,13 +113,16 @@ class _Reader:
         priority = entry.get("priority")
         if priority is not None and (type(priority) is not int or not -_LARGEST <= priority < _LARGEST):
             self._fault(place, "priority", "priority is no integer of 32 bits")
-        watch = entry.get("watch", False)
-        if not isinstance(watch, bool):
-            self._fault(place, "watch", "watch is neither true nor false")
+        watch, admin = (self._flag(entry, place, name) for name in ("watch", "admin"))
         limits = self._limits({name: entry[name] for name in _LIMITS if name in entry}, place, usual)
         if len(self.faults) > before or digest is None:
             return None
-        return Key(str(name), digest, limits, priority, models, watch)
+        return Key(str(name), digest, limits, priority, models, watch, admin)
+
+    def _flag(self, entry: Mapping[str, Any], place: _Place, name: str) -> bool:
+        if not isinstance(value := entry.get(name, False), bool):
+            self._fault(place, name, f"{name} is neither true nor false")
+        return value is True
 
     def _digest(self, entry: Mapping[str, Any], place: _Place) -> bytes | None:
         """The hash of the secret. No sentence has a part of it."""

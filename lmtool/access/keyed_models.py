@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from lmtool.access.caller import caller_turns, current_caller
-from lmtool.errors import LmtoolError, RequestError, UnknownModelError
+from lmtool.access.caller import caller_name, caller_turns, current_caller, is_admin, withdrawn
+from lmtool.errors import AccessDeniedError, LmtoolError, RequestError, UnknownModelError
 from lmtool.interfaces import ModelControl, current_limits, tokenizer_of
 from lmtool.prompt_limits import check_allowed_length, check_allowed_text, limits_of
-from lmtool.streams import refuse
+from lmtool.streams import failure, refuse
 from lmtool.types import GenerateRequest, LoadProgress
 
 if TYPE_CHECKING:
@@ -50,9 +50,12 @@ class KeyedModels:
             return refuse(request.stream_id, sink, error)
         metered = self._sinks.get(sink)
         if metered is None:
-            metered = self._sinks[sink] = _MeteredSink(sink, self._sinks, caller_turns())
+            metered = self._sinks[sink] = _MeteredSink(sink, self._sinks, caller)
         metered.uses[request.stream_id] = use
-        return self._models.submit(request, metered)
+        handle = self._models.submit(request, metered)
+        if request.stream_id in metered.uses:
+            metered.handles[request.stream_id] = handle
+        return handle
 
     def _permitted(self, caller: Caller, request: GenerateRequest | ScoreRequest) -> GenerateRequest | ScoreRequest:
         """The request as it is passed on. Raises `LmtoolError` for one that its key does not allow."""
@@ -79,7 +82,8 @@ class KeyedModels:
         limits = dict(key.limits.known)
         if key.priority is not None:
             limits["priority"] = key.priority
-        return replace(info, key_limits=limits)
+        info = replace(info, key_limits=limits)
+        return info if key.admin else replace(info, running=None, waiting=None)
 
     def models(self) -> Sequence[ModelEntry]:
         """See `interfaces.Catalogue.models`."""
@@ -87,15 +91,23 @@ class KeyedModels:
         return self._models.models() if caller is None else self._listed(caller.key)
 
     def _listed(self, key: Key) -> list[ModelEntry]:
-        return [entry for entry in self._models.models() if key.allows(entry)]
+        return [_visible(key, entry) for entry in self._models.models() if key.allows(entry)]
 
     def entry(self, name: str | None) -> ModelEntry:
         """See `interfaces.Catalogue.entry`."""
         caller = current_caller.get()
-        return self._models.entry(name if caller is None else self._name(caller.key, name))
+        if caller is None:
+            return self._models.entry(name)
+        return _visible(caller.key, self._models.entry(self._name(caller.key, name)))
 
     def _name(self, key: Key, name: str | None) -> str | None:
-        """The name under which a request is passed on. Raises `UnknownModelError` for what the key may not use."""
+        """The name under which a request is passed on.
+
+        Raises `UnknownModelError` for what the key may not use: without `admin` also a model that no catalogue lists,
+        which `serve auto`, here or on a worker, would load. Before a worker has sent its list, nothing is known of it.
+        """
+        if name is not None and not key.admin and self._models.models():
+            self._models.entry(name)
         if key.models is None:
             return name
         listed = self._listed(key)
@@ -128,7 +140,7 @@ class KeyedModels:
 
 
 class ControlledModels(KeyedModels):
-    """`KeyedModels` that are loaded and unloaded on request, see `interfaces.ModelControl`."""
+    """`KeyedModels` that keys with `admin` may load and unload; `AccessDeniedError` for others. See `ModelControl`."""
 
     def __init__(self, models: Models, control: ModelControl) -> None:
         super().__init__(models)
@@ -136,13 +148,16 @@ class ControlledModels(KeyedModels):
 
     async def load(self, name: str) -> None:
         """See `interfaces.ModelControl.load`."""
-        await self._control.load(self._own(name))
+        await self._control.load(self._own(name, "load models"))
 
     async def unload(self, name: str) -> None:
         """See `interfaces.ModelControl.unload`."""
-        await self._control.unload(self._own(name))
+        await self._control.unload(self._own(name, "unload models"))
 
-    def _own(self, name: str) -> str:
+    def _own(self, name: str, action: str) -> str:
+        if not is_admin():
+            hint = "the operator marks a key that may in the file of keys:  admin = true"
+            raise AccessDeniedError(f"the key {caller_name()} may not {action}", hint)
         caller = current_caller.get()
         return name if caller is None else self._name(caller.key, name) or name
 
@@ -155,25 +170,36 @@ def keyed(models: Models) -> KeyedModels:
 class _MeteredSink:
     """One sink's streams, as their keys account for them; known as long as one of them runs."""
 
-    __slots__ = ("_all", "_sink", "client", "uses")
+    __slots__ = ("_all", "_forget", "_sink", "client", "handles", "uses")
 
-    def __init__(self, sink: Sink, everyone: dict[Sink, _MeteredSink], client: Hashable) -> None:
-        """client: what takes turns with others, see `interfaces.client_of`."""
-        self.client = client
+    def __init__(self, sink: Sink, everyone: dict[Sink, _MeteredSink], caller: Caller) -> None:
+        self.client: Hashable = caller_turns()
+        """What takes turns with others, see `interfaces.client_of`."""
         self._sink = sink
         self._all = everyone
+        self._forget = caller.on_withdrawal(self._end)
         self.uses: dict[StreamId, StreamUse] = {}
+        self.handles: dict[StreamId, StreamHandle] = {}
+
+    def _end(self) -> None:
+        """End all streams with an error: their key is no longer valid."""
+        handles = list(self.handles.values())
+        self([failure(stream_id, withdrawn()) for stream_id in list(self.uses)])
+        for handle in handles:
+            handle.cancel()
 
     def __call__(self, outputs: Sequence[TokenOutput]) -> None:
-        for output in outputs:
-            use = self.uses.get(output.stream_id)
-            if use is not None:
-                use.note(output)
-                if output.last:
-                    del self.uses[output.stream_id]
+        known = [output for output in outputs if output.stream_id in self.uses]
+        for output in known:
+            self.uses[output.stream_id].note(output)
+            if output.last:
+                del self.uses[output.stream_id]
+                self.handles.pop(output.stream_id, None)
         if not self.uses:
+            self._forget()
             self._all.pop(self._sink, None)
-        self._sink(outputs)
+        if known:
+            self._sink(known)
 
 
 def _priority(key: Key, priority: int) -> int:
@@ -183,6 +209,11 @@ def _priority(key: Key, priority: int) -> int:
     if priority == 0:
         return key.priority
     raise RequestError(f"priority is {priority}; this key may ask for {key.priority} or more", "or leave it out")
+
+
+def _visible(key: Key, entry: ModelEntry) -> ModelEntry:
+    """The entry as the key may see it: when others last used the model is for `admin` alone."""
+    return entry if key.admin else replace(entry, idle_seconds=None)
 
 
 def _nothing() -> None:

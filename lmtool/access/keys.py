@@ -53,6 +53,8 @@ class Key:
     """Names of models and pools, or patterns such as `Qwen/*`; None: all."""
     watch: bool = False
     """Whether it may look at the streams of others."""
+    admin: bool = False
+    """Whether it may load and unload models and read what tells of all keys together, such as `/metrics`."""
 
     def allows(self, entry: ModelEntry) -> bool:
         """Whether its requests may name a model."""

@@ -120,7 +120,7 @@ def _behind_proxy(access: AccessPolicy) -> tuple[str | None, AccessPolicy]:
     if access.callers is None:
         return access.key, access
     ring, secret = access.callers.ring, secrets.token_urlsafe(32)
-    access.callers.replace(replace(ring, keys=(*ring.keys, Key(INSPECTOR, digest_of(secret)))))
+    access.callers.replace(replace(ring, keys=(*ring.keys, Key(INSPECTOR, digest_of(secret), admin=True))))
     return secret, replace(access, proxies=parse_proxies(("127.0.0.1",)))
 
 

@@ -57,12 +57,14 @@ def _named(found: Sequence[Mapping[str, Any]], name: str | None) -> list[Mapping
 
 def lines(pool: Mapping[str, Any]) -> list[str]:
     """A pool for people: a line of its own, and one for each model."""
-    head = f"{pool['id']}  {pool['strategy']}  requests {pool['requests']}"
-    if pool["cached"]:
+    head = f"{pool['id']}  {pool['strategy']}"
+    if "requests" in pool:  # of all clients: for keys with `admin`
+        head += f"  requests {pool['requests']}"
+    if pool.get("cached"):
         head += f"  cached {pool['cached']}"
-    if pool["p50_seconds"] is not None:
+    if pool.get("p50_seconds") is not None:
         head += f"  p50 {duration(pool['p50_seconds'])}"
-    if pool["cost"] is not None:
+    if pool.get("cost") is not None:
         head += f"  cost {pool['cost']:.4f}"
     return [head, *(f"  {row}" for row in align_columns([_row(model) for model in pool["models"]]))]
 
@@ -71,6 +73,7 @@ def _row(model: Mapping[str, Any]) -> list[str]:
     state = model["state"]
     if state == "resting":
         state = f"resting {model['resting_seconds']:.0f} s ({model['reason']})"
-    cost = "" if model["cost"] is None else f"cost {model['cost']:.4f}"
-    counts = [f"{model['ok']} ok", f"{model['failed']} failed" if model["failed"] else "", cost]
+    cost = "" if model.get("cost") is None else f"cost {model['cost']:.4f}"
+    calls = f"{model['ok']} ok" if "ok" in model else ""
+    counts = [calls, f"{model['failed']} failed" if model.get("failed") else "", cost]
     return [model["id"], model["provider"], model["model"] or "", state, *counts]

@@ -7,22 +7,67 @@ large".
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmtool.errors import ModelLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "n_embd", "n_layer", "n_head")
+_LAYERS = re.compile(r"(?!.*window)(?:.*_)?(?:n_layers?|layers|blocks|depth|groups|stages)")
+_SIZES = re.compile(
+    r"(?!.*(?:window|chunk|image|patch|batch|block|group|buffer|step))"
+    r"(?:.*_(?:size|dim|rank|heads|experts|channels|positions|r)|r|rank_pattern|d_model|d_ff|d_kv|n_embd|n_inner|n_head|n_head_kv)"
+)
+"""Members of a configuration that say how many parts a model has, and how large a dimension of its weights is."""
+_PACKED = 8
+"""Most numbers of a quantised weight that are stored as one."""
+_MOST_POSITIONS = 1 << 30
+_MOST_JSON_BYTES = 64 << 20
+_MOST_HEADER_BYTES = 100_000_000
+"""The safetensors library reads no longer one either."""
 _LFS = b"version https://git-lfs"
 _LENGTH_BYTES = 8
 """Of the number that begins a safetensors file: how long its header is."""
 _AGAIN = "download the model again, or copy it whole"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSizes:
+    """What the headers of weights tell; the defaults are above those of any model, for weights without a header."""
+
+    tensors: int = 4096
+    largest: int = 1 << 20
+    """The largest dimension of a tensor."""
+
+
+def check_sizes(where: str, config: Mapping[str, Any], sizes: WeightSizes | None = None) -> None:
+    """Raise `ModelLoadError` for a configuration with more layers or larger dimensions than its weights have.
+
+    where: the file, for the error. A library would make all of it, for ever or until memory ends, before it compares.
+    """
+    sizes = sizes or WeightSizes()
+    for name, value in config.items():
+        if isinstance(value, dict):
+            check_sizes(where, value, sizes)
+        most, numbers = None, value if isinstance(value, list) else [value]
+        if name == "rank_pattern" and isinstance(value, dict):
+            numbers = list(value.values())
+        if _LAYERS.fullmatch(name) and not isinstance(value, list):
+            most = sizes.tensors
+        elif "max_position" in name or "max_seq" in name:
+            most = _MOST_POSITIONS
+        elif _SIZES.fullmatch(name):
+            most = sizes.largest * _PACKED
+        if most is not None and any(type(one) is int and one > most for one in numbers):
+            raise ModelLoadError(f"{where} says {name} {str(value)[:60]}; its weights have {most} at most", _AGAIN)
 
 
 def refuse_adapter(name: str, config: Path | None) -> None:
@@ -41,15 +86,25 @@ def refuse_adapter(name: str, config: Path | None) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ModelLoadError` for files that are missing, cut off, or not what their names say."""
+    """Raise `ModelLoadError` for files that are missing, cut off, or not what their names or their weights say."""
     refuse_adapter(str(folder), folder / ADAPTER)
     config = _read(folder / CONFIG)
     if config is None:
         raise ModelLoadError(f"there is no {CONFIG} in {folder}", _listing(folder), "give the folder that holds it")
     _check_config(folder, config)
     _read(folder / "generation_config.json")
-    for file in _weights(folder):
-        _check_weights(file)
+    check_sizes(str(folder / CONFIG), config, _sizes_of([_check_weights(file) for file in _weights(folder)]))
+    if (adapter := _read(folder / "adapter_config.json")) is not None:
+        files = [file for file in (folder / "adapter_model.safetensors",) if file.exists()]
+        check_sizes(str(folder / "adapter_config.json"), adapter, _sizes_of([_check_weights(file) for file in files]))
+
+
+def _sizes_of(files: Sequence[WeightSizes | None]) -> WeightSizes | None:
+    """The sizes of all files together; None where one of them has no header."""
+    known = [sizes for sizes in files if sizes is not None]
+    if not known or len(known) < len(files):
+        return None
+    return WeightSizes(sum(sizes.tensors for sizes in known), max(sizes.largest for sizes in known))
 
 
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -66,6 +121,8 @@ def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
 def _read(file: Path) -> Mapping[str, Any] | None:
     """The JSON object in a file; None where there is no such file."""
     try:
+        if file.stat().st_size > _MOST_JSON_BYTES:
+            raise ModelLoadError(f"{file} has more than {_MOST_JSON_BYTES} bytes", _AGAIN)
         content = json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
@@ -102,7 +159,8 @@ def _shards(index: Path, listed: Mapping[str, Any]) -> list[Path]:
     return files
 
 
-def _check_weights(file: Path) -> None:
+def _check_weights(file: Path) -> WeightSizes | None:
+    """What the header of a file tells; None for a file without one."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, 2)
@@ -116,24 +174,28 @@ def _check_weights(file: Path) -> None:
             if size == 0:
                 raise ModelLoadError(f"{file} is empty", _AGAIN)
             if file.suffix != ".safetensors":
-                return
-            if length > size - _LENGTH_BYTES:
+                return None
+            if length > min(size - _LENGTH_BYTES, _MOST_HEADER_BYTES):
                 raise ModelLoadError(f"{file} is cut off, or no safetensors file: it has {size} bytes", _AGAIN)
             opened.seek(_LENGTH_BYTES)
             header = opened.read(length)
     except OSError as error:
         raise ModelLoadError(f"cannot read {file}: {error.strerror}", "check its rights") from error
-    expected = _LENGTH_BYTES + length + _data_bytes(file, header)
+    data_bytes, sizes = _described(file, header)
+    expected = _LENGTH_BYTES + length + data_bytes
     if size != expected:
         fault = "is cut off" if size < expected else "is damaged"
         raise ModelLoadError(f"{file} {fault}: it has {size} bytes, and its header speaks of {expected}", _AGAIN)
+    return sizes
 
 
-def _data_bytes(file: Path, header: bytes) -> int:
-    """How many bytes the tensors of a safetensors file take."""
+def _described(file: Path, header: bytes) -> tuple[int, WeightSizes]:
+    """How many bytes the tensors of a safetensors file take, and their sizes."""
     try:
-        tensors = json.loads(header)
-        return max((entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"), default=0)
+        tensors = [entry for name, entry in json.loads(header).items() if name != "__metadata__"]
+        data_bytes = max((entry["data_offsets"][1] for entry in tensors), default=0)
+        largest = max((size for entry in tensors for size in entry["shape"]), default=0)
+        return data_bytes, WeightSizes(len(tensors), largest)
     except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{file} is no safetensors file: its header cannot be read", _AGAIN) from error
 

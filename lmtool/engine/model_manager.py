@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from dataclasses import replace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     Request: TypeAlias = GenerateRequest | ScoreRequest
 
+_PATH = re.compile(r"(?<=')/[^']*(?=')")
+"""Of the folder that a client's own name was downloaded to: clients must not see paths."""
 MAX_NAMES = 256
 """Most names that clients may make known, where that is allowed, beside the served ones."""
 
@@ -150,6 +153,7 @@ class ModelManager:
             slot.references -= 1
             self._used(slot)
         constructor = info.constructor.replace(slot.served.source, slot.name)
+        constructor = _PATH.sub(slot.name, constructor)
         defaults = slot.sampling_defaults or info.sampling_defaults
         return replace(info, model=slot.name, constructor=constructor, sampling_defaults=defaults)
 
@@ -183,7 +187,7 @@ class ModelManager:
         """See `interfaces.Catalogue.entry`."""
         slot = None if name is None else self._by_name.get(name)
         if name is not None and self._on_demand is not None and (slot is None or not self._listed(slot)):
-            raise UnknownModelError(f"model {_short(name)} is not in memory", "a request that names it loads it")
+            raise UnknownModelError(f"model {_short(name)} is not in memory", "a request that names it may load it")
         return (slot or self._find(name)).entry(self._clock())
 
     def usage(self) -> dict[str, ModelUsage]:
@@ -257,7 +261,15 @@ class ModelManager:
         if self._closing:
             raise shutting_down()
         if name is not None:
-            return self._by_name.get(name) or self._add(name)
+            slot = self._by_name.get(name)
+            if (
+                slot is not None
+                and self._on_demand is not None
+                and slot not in self._served
+                and slot.phase == "unloaded"
+            ):
+                self._on_demand(name)  # whether it may be loaded is decided at each request that would load it
+            return slot or self._add(name)
         known = self._served if self._on_demand is None else [slot for slot in self._slots if slot.model is not None]
         if len(known) != 1:
             raise unnamed_model(len(known), *self._names())

@@ -108,7 +108,7 @@ class ModelTransitions:
         if victim is not None:
             self.begin_unload(victim)
         if victim is not None and head is not None:
-            head.publish(LoadProgress(head.name, "unloading", message=f"{victim.name} is unloaded to make room"))
+            head.publish(LoadProgress(head.name, "unloading", message="another model is unloaded to make room"))
         return victim is not None
 
     def _begin_load(self, slot: ModelSlot) -> None:

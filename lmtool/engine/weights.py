@@ -18,7 +18,7 @@ from torch import nn
 
 from lmtool.engine.families import ADVICE
 from lmtool.engine.hardware import choose_dtype, this_machine
-from lmtool.engine.model_folder import check_folder, refuse_adapter
+from lmtool.engine.model_folder import CONFIG, check_folder, check_sizes, refuse_adapter
 from lmtool.engine.random_model import is_random, random_model
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
 
@@ -69,7 +69,7 @@ def load_model(
     name: a local folder, a hub name (downloaded, or taken from the local hub cache), or `random:NAME`.
     Raises `ModelLoadError` (not found, not a causal language model, damaged) or `OutOfMemoryError`.
     """
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PretrainedConfig
     from transformers.utils.peft_utils import find_adapter_config_file
 
     from lmtool.engine.load_progress import Progress
@@ -79,6 +79,10 @@ def load_model(
             return random_model(name, choose_dtype(config.dtype, None, 0, this_machine(device)), device)
     if is_folder(name):
         check_folder(Path(name))
+    else:
+        with load_errors(name, config):
+            raw, _ = PretrainedConfig.get_config_dict(name, revision=config.revision)
+        check_sizes(f"the {CONFIG} of {name}", raw)
     total = checkpoint_bytes(name)
     progress = Progress(name, total, on_progress)
     progress.start()

@@ -13,10 +13,11 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
+from lmtool.access.asgi import while_valid
 from lmtool.access.caller import current_caller
 from lmtool.access.forwarding import ConflictingAddressesError, client_address
 from lmtool.access.policy import Refusal, find_refusal
-from lmtool.errors import ConnectError, RateLimitError, ResourceError
+from lmtool.errors import AccessDeniedError, ConnectError, RateLimitError, ResourceError
 from lmtool.evergreen.codec import encode
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
 from lmtool.evergreen.status import Abort, Status
@@ -114,7 +115,12 @@ class GrpcServer:
                 self._note(refusal, "grpc", address)
             abort = _abort_of(refusal) if refusal is not None else await self._sessions.refusal(address)
             if abort is None:
-                abort = await self._converse(context, address, dict(headers).get("user-agent", ""))
+                agent, caller = dict(headers).get("user-agent", ""), current_caller.get()
+                try:
+                    async with contextlib.nullcontext() if caller is None else while_valid(caller):
+                        abort = await self._converse(context, address, agent)
+                except AccessDeniedError as error:
+                    abort = Abort(Status.UNAUTHENTICATED, error.sentence)
         if abort is not None:
             wait = () if refusal is None or not refusal.retry_after else (("retry-after", str(refusal.retry_after)),)
             await context.abort(_CODES[abort.status], abort.sentence, trailing_metadata=wait)

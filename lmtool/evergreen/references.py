@@ -16,7 +16,7 @@ import stat
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, unquote, unquote_to_bytes, urlsplit
@@ -35,6 +35,11 @@ SECONDS = 30.0
 """For one reference, from asking for its address to its last byte."""
 MAX_URI_CHARACTERS = 4096
 _PORTS = {"http": 80, "https": 443}
+
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+"""What IANA assigns for the internet: not `64:ff9b::/96` (NAT64), `::a.b.c.d`, `::ffff:0:a.b.c.d` or `fec0::/10`."""
+_REFUSED = tuple(map(IPv6Network, ("2001::/32", "2002::/16", "3fff::/20")))
+"""Teredo and 6to4: addresses of IPv4 within, which nothing needs any more; documentation (RFC 9637)."""
 
 FindAddress: TypeAlias = Callable[[str, int], Awaitable[str]]
 
@@ -213,10 +218,13 @@ async def public_address(host: str, port: int) -> str:
 
 
 def _is_public(text: str) -> bool:
-    """Whether an address is of the internet, also where an IPv6 address holds one of IPv4."""
+    """Whether an address is global unicast, also where an IPv6 address holds one of IPv4 that a gateway would reach."""
     address = ip_address(text)
-    inner = (address.ipv4_mapped, address.sixtofour) if isinstance(address, IPv6Address) else ()
-    return all(one is None or (one.is_global and not one.is_multicast) for one in (address, *inner))
+    if isinstance(address, IPv4Address):
+        return address.is_global and not address.is_multicast
+    if address.ipv4_mapped is not None:
+        return _is_public(str(address.ipv4_mapped))
+    return address in _GLOBAL_UNICAST and address.is_global and not any(address in network for network in _REFUSED)
 
 
 async def _download(uri: str, limit: int, find_address: FindAddress) -> bytes:

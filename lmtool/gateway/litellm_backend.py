@@ -48,10 +48,12 @@ class LitellmBackend:
         self._target = target
 
     def lacks(self, request: PoolRequest) -> Sequence[str]:
-        """Constraints that no API has; all else shows when it is asked."""
+        """Constraints that no API has, and images by address, which litellm would fetch from wherever a client says."""
         constraint = request.constraint
-        known = constraint is None or response_format(constraint) is not None
-        return [] if known or constraint is None else [f"constraints of kind {constraint.kind}"]
+        lacking = ["image_urls"] if "image_urls" in request.chat.media else []
+        if constraint is not None and response_format(constraint) is None:
+            lacking.append(f"constraints of kind {constraint.kind}")
+        return lacking
 
     async def close(self) -> None:
         """It keeps its connections itself."""

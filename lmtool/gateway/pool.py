@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 EXPECTED_TOKENS = 500
 """Of an answer without a limit, to compare prices."""
 CHARACTERS_PER_TOKEN = 4
+_PUBLIC = frozenset({"id", "provider", "model", "state", "resting_seconds", "reason"})
+"""What every client of a pool may know of a member."""
 LATENCIES = 512
 """Answers whose latencies a pool's status goes by."""
 
@@ -102,6 +104,12 @@ class Pool:
     def record_latency(self, member: int, seconds: float, *, stream: bool) -> None:
         """Take how long a member took for a token."""
         self._strategies[stream].record_latency(member, seconds, self.clock())
+
+    def public_status(self) -> dict[str, object]:
+        """Its members and whether they can be called, without counts and costs, which tell of all clients."""
+        states = [member.status(self.clock()) for member in self.members]
+        members = [{name: value for name, value in state.items() if name in _PUBLIC} for state in states]
+        return {"id": self.id, "strategy": self.config.strategy, "models": members}
 
     def status(self) -> dict[str, object]:
         """Its state for people and programs; nothing secret."""

@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
+from lmtool.access.caller import is_admin
 from lmtool.access.request_tracker import RequestTracker
 from lmtool.errors import LmtoolError
 from lmtool.gateway import other_apis
@@ -133,7 +134,8 @@ class GatewayServer:
         return _with_attempts(json_response(reply.whole()), answer)
 
     async def _status(self, _request: Request) -> Response:
-        return json_response({"pools": [pool.status() for pool in self._pools.visible]})
+        pools = [pool.status() if is_admin() else pool.public_status() for pool in self._pools.visible]
+        return json_response({"pools": pools})
 
     async def _health(self, _request: Request) -> Response:
         ready = {

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lmtool.access.caller import is_admin
 from lmtool.errors import LmtoolError, OverloadedError, RequestError, ServerError
 from lmtool.interfaces import current_limits
 from lmtool.lmtp.buffered_model import BufferedModel
@@ -24,7 +25,7 @@ from lmtool.lmtp.messages import (
     lists_only,
     subject_of,
 )
-from lmtool.lmtp.server_session import ServerSession, parse
+from lmtool.lmtp.server_session import ServerEvent, ServerSession, parse
 from lmtool.lmtp.stream_record import StreamRecord
 from lmtool.lmtp.watching import Watching
 from lmtool.prompt_limits import limits_of
@@ -65,22 +66,18 @@ class Connection:
         self._buffered = BufferedModel(plugs.model, plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._deadlines = Deadlines()
-        self._hold_ups = HoldUps()
+        self._hold_ups = HoldUps(shows_places=is_admin())
         self._next_look: asyncio.TimerHandle | None = None
         self._records: dict[StreamId, StreamRecord] = {}
         self._loads = LoadSubscriptions(plugs.progress, self._report_load)
         self._watching = Watching(number, plugs.traffic, may_watch, self._session, self._update_flow)
         self._answers: set[asyncio.Future[None] | asyncio.Future[int]] = set()
-        self._paused = False
-        self._closed = False
+        self._paused = self._closed = False
         self._refusal: LmtoolError | None = None
         self._sendable = asyncio.Event()
-        self._roomy = asyncio.Event()
-        self._roomy.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._flushed = asyncio.Event()
-        self._flushed.set()
+        self._roomy, self._idle, self._flushed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        for event in (self._roomy, self._idle, self._flushed):
+            event.set()
         # One object for all streams: the engine groups a step's outputs by sink.
         self._sink = self._deliver
 
@@ -95,17 +92,18 @@ class Connection:
                 message = await run_in_subprocess(partial(parse, limits=current_limits(self._model)), frame)
             else:
                 message = parse(frame)
+            await self._carry_out(self._session.handle_message(message))
         except LmtoolError as problem:
             self.refuse(problem)
-            return
-        event = self._session.handle_message(message)
+
+    async def _carry_out(self, event: ServerEvent) -> None:
         match event:
             case Generate() | Score():
                 self._start(event)
             case Cancel():
                 self._cancel(event.stream_id)
             case ModelInfoRequest() | ModelsRequest():
-                self._describe(event)
+                await self._describe(event)
             case BufferRequest():
                 self._change_buffer(event)
             case WatchRequest():
@@ -134,7 +132,7 @@ class Connection:
         if self._paused:
             handle.pause()
 
-    def _describe(self, request: ModelInfoRequest | ModelsRequest) -> None:
+    async def _describe(self, request: ModelInfoRequest | ModelsRequest) -> None:
         if lists_only(request) and self._catalogue is not None:
             self._session.answer_list(request, self._catalogue.models())
             self._log_answer(request)
@@ -147,6 +145,8 @@ class Connection:
         self._answers.add(task)
         self._idle.clear()
         task.add_done_callback(partial(self._answered, request))
+        if isinstance(request, ModelsRequest) and request.unload is not None:
+            await asyncio.wait([task])  # what the client sends later must not keep the model in use (MOD-3)
 
     def _refuse_another(self, stream_id: str) -> bool:
         """Refuse a request where too many wait for their answers; whether that was so."""

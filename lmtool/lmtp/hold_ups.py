@@ -30,6 +30,7 @@ class HoldUp:
     """When its request came, its last entry did, or it last waited for something else."""
     loading: bool = False
     """Whether its model is on its way into memory, which is reported as progress."""
+    shows_place: bool = True
     _place: int | None = None
     _told: float = 0.0
     """When the place was told."""
@@ -46,12 +47,14 @@ class HoldUp:
         return self._slow(now) if where is None else self._queued(where, now)
 
     def _queued(self, where: QueuePlace, now: float) -> SystemMessage | None:
-        if where.place == self._place and now - self._told < REPEAT:
+        place = where.place if self.shows_place else 0
+        if place == self._place and now - self._told < REPEAT:
             return None
-        self._place, self._told = where.place, now
+        self._place, self._told = place, now
         seconds = None if where.seconds is None else round(where.seconds, 1)
         about = "" if seconds is None else f", about {seconds:g} s"
-        return SystemMessage("queued", f"place {where.place} in the queue{about}", where.place, seconds)
+        head = f"place {place} in the queue" if place else "in the queue"
+        return SystemMessage("queued", head + about, place or None, seconds)
 
     def _slow(self, now: float) -> SystemMessage | None:
         silent = now - self.since
@@ -64,7 +67,9 @@ class HoldUp:
 class HoldUps:
     """The streams of one connection whose requests asked for progress. Knows no clock: times are arguments."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows_places: bool = True) -> None:
+        """shows_places: whether the client may know how many streams of others are before its own."""
+        self._shows_places = shows_places
         self._streams: dict[StreamId, HoldUp] = {}
 
     def __bool__(self) -> bool:
@@ -73,7 +78,7 @@ class HoldUps:
 
     def watch(self, stream_id: StreamId, now: float) -> None:
         """Begin with a stream, as its request comes."""
-        self._streams[stream_id] = HoldUp(now)
+        self._streams[stream_id] = HoldUp(now, shows_place=self._shows_places)
 
     def forget(self, stream_id: StreamId) -> None:
         """Say no more of a stream that has ended."""

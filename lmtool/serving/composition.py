@@ -20,6 +20,7 @@ from lmtool.engine.random_model import is_random
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
 from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
+from lmtool.serving.hub_cache import located
 from lmtool.serving.model_loss import hear_of_loss
 from lmtool.serving.model_names import AUTO, served
 from lmtool.serving.tokenizer_source import tokenizer_reader
@@ -89,9 +90,13 @@ class Loader:
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
 
-        source: a local folder, a GGUF file or a hub name. Raises `ModelLoadError`, `ResourceError` or
-        `OutOfMemoryError`.
+        source: a local folder, a GGUF file or a hub name; after `HUB` a hub name that a client has sent. Raises
+        `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
         """
+        with located(source, self.config.revision) as place:
+            return self._load(place, on_progress)
+
+    def _load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         from lmtool.guide.answer_check import JsonAnswerCheck
         from lmtool.guide.compiler import MatcherCompiler
         from lmtool.text.text_model import TextModel

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.access.caller import is_admin
 from lmtool.errors import InvalidAnswerError
 from lmtool.metrics import MetricFamily, as_text
 from lmtool.telemetry.process_memory import process_metrics
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from lmtool.types import LoadProgress, TokenOutput
+    from lmtool.types import TokenOutput
 
 State: TypeAlias = Literal["loading", "ready", "failed", "draining"]
 STATUS: dict[State, int] = {"ready": 200, "loading": 503, "draining": 503, "failed": 500}
@@ -37,10 +38,6 @@ class Health:
     state: State = "loading"
     model: str | None = None
     """The model it was started with; None where models are loaded on demand."""
-    progress: LoadProgress | None = None
-    """How far the load is."""
-    message: str = ""
-    """Why the state is `failed`."""
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Ended requests by command and ending: a finish reason, `left`, or `error`."""
     prompt_tokens: int = 0
@@ -98,19 +95,9 @@ class Health:
             ),
         ]
 
-    def report(self) -> dict[str, Any]:
-        """The body of `/health`."""
-        state: dict[str, Any] = {"status": self.state, "model": self.model}
-        if self.state == "failed":
-            state["error"] = self.message
-        if self.state == "loading" and self.progress is not None:
-            state["progress"] = {
-                "phase": self.progress.phase,
-                "done_bytes": self.progress.done_bytes,
-                "total_bytes": self.progress.total_bytes,
-                "message": self.progress.message,
-            }
-        return state
+    def report(self) -> dict[str, str]:
+        """The body of `/health`, which anybody may ask: nothing about models, loads or clients."""
+        return {"status": self.state}
 
 
 def routes(
@@ -141,6 +128,8 @@ def routes(
         return PlainTextResponse("unavailable\n", 503, _FRESH | _LATER)
 
     async def answer_metrics(_request: Request) -> Response:
+        if not is_admin():
+            return PlainTextResponse("this key may not read metrics; that needs  admin = true  in its file\n", 403)
         process = await asyncio.to_thread(process_metrics)  # looks at every process of the machine
         return PlainTextResponse(as_text([*families(), *process]), media_type="text/plain; version=0.0.4")
 

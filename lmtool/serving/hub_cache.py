@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from lmtool.errors import LmtoolError, rebuilt
+from lmtool.text.files import download
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HUB = "hub:"
+"""Begins the source of a model that a client has named: never a folder here, even where there is one of that name."""
+_MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 WEIGHTS = (".safetensors", ".bin", ".gguf")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
@@ -49,6 +56,23 @@ def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
     folder = repository / "snapshots" / commit
     whole = commit and (folder / "config.json").is_file() and weight_files(folder)
     return folder if whole else None
+
+
+@contextmanager
+def located(source: str, revision: str | None = None) -> Iterator[str]:
+    """The folder or hub name of a model's source, for a block that loads it; its errors have no downloaded folder.
+
+    A name after `HUB` that is also a file's or folder's here is downloaded first, so that nothing takes it for that.
+    """
+    name = place = source.removeprefix(HUB)
+    if name != source and Path(name).exists():
+        place = str(download(name, revision, patterns=_MODEL_FILES))
+    try:
+        yield place
+    except LmtoolError as error:
+        if place == name:
+            raise
+        raise rebuilt(type(error), error.sentence.replace(place, name), error.hints) from error
 
 
 def weight_files(folder: Path) -> list[Path]:

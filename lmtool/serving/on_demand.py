@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lmtool.access.caller import is_admin
 from lmtool.engine.model_slot import ServedModel
 from lmtool.errors import UnknownModelError
-from lmtool.serving.hub_cache import cached_snapshot, is_hub_name
+from lmtool.serving.hub_cache import HUB, cached_snapshot, is_hub_name
 from lmtool.serving.model_names import served, weight_bytes
 from lmtool.tiny.path import EMBEDDED_NAME
 
@@ -27,20 +27,19 @@ class OnDemand:
     def __call__(self, name: str) -> ServedModel:
         """The model of this name. Raises `UnknownModelError` for one that is not to be loaded.
 
-        One in the hub's cache is loaded from there, so that nothing of it is downloaded.
+        The name is never looked up as a path, so that no answer tells what files there are. A model in the hub's cache
+        is loaded from there, so that nothing of it is downloaded. Any other name, and every name with a key that may
+        not load models, gets one and the same error.
         """
-        if name == EMBEDDED_NAME:
+        if name == EMBEDDED_NAME and is_admin():
             return served(name)
-        if not is_hub_name(name) or Path(name).exists():
-            raise UnknownModelError(
-                f"model {name!r:.200} is no name on the hub, and no folder that this server serves",
-                "folders are served by the names that /v1/models lists; the operator adds one with --allow-model",
-            )
-        if (folder := cached_snapshot(name, self._revision)) is not None:
-            return ServedModel(str(folder), (name,), size_bytes=weight_bytes(folder))
-        if any(fnmatchcase(name, pattern) for pattern in self._allow_download):
-            return ServedModel(name, (name,))
+        if is_hub_name(name) and is_admin():
+            if (folder := cached_snapshot(name, self._revision)) is not None:
+                return ServedModel(str(folder), (name,), size_bytes=weight_bytes(folder))
+            if any(fnmatchcase(name, pattern) for pattern in self._allow_download):
+                return ServedModel(HUB + name, (name,))
         raise UnknownModelError(
-            f"model {name!r:.200} is not among those that this server has downloaded",
-            "the operator allows downloads with --allow-download PATTERN",
+            f"model {name!r:.200} is not served here",
+            "models are served by the names that /v1/models lists; the operator adds others with --allow-model, "
+            "--allow-download PATTERN, or  admin = true  of a key",
         )

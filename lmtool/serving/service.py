@@ -179,18 +179,14 @@ class Service:
             return None
         from lmtool.lmtp.balancer import Balancer
 
-        def listener(progress: LoadProgress) -> None:
-            self.health.progress = progress
-            on_progress(progress)
-
         try:
             if isinstance(self._models, Balancer):
-                info = await self._ready_workers(self._models, listener)
+                info = await self._ready_workers(self._models, on_progress)
             else:
-                self.loaded = await load_together(self._models, initial, listener)
+                self.loaded = await load_together(self._models, initial, on_progress)
                 info = None if self.health.model is None else self.loaded[0]
-        except LmtoolError as error:
-            self.health.state, self.health.message = "failed", error.message
+        except LmtoolError:
+            self.health.state = "failed"
             raise
         self.health.state = "ready"
         if info is not None:
@@ -215,7 +211,6 @@ class Service:
 
     def _fail(self, failure: Exception) -> None:
         self.health.state = "failed"
-        self.health.message = failure.message if isinstance(failure, LmtoolError) else f"a bug in lmtool: {failure!r}"
         self.failure = failure
         self._failed.set()
 

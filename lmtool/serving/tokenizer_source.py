@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 from lmtool.engine.random_model import is_random
 from lmtool.errors import FileError
 from lmtool.serving.model_names import GGUF
+from lmtool.text.isolated_templates import TRUSTED
+from lmtool.tiny.path import MODEL_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +36,10 @@ def tokenizer_reader(
     from lmtool.text.tokenizer import load_tokenizer
 
     where, template = models.tokenizer_source(source)
+    if template is not None:
+        TRUSTED.add(template)
+    if source == str(MODEL_DIR):
+        TRUSTED.add(json.loads((MODEL_DIR / "tokenizer_config.json").read_bytes())["chat_template"])
     parser = models.reasoning_parser_of(source)
     own = where == source
     if own and source.endswith(GGUF):

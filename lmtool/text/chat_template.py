@@ -6,7 +6,7 @@ import json
 import secrets
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -15,23 +15,21 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lmtool.errors import RequestError
+from lmtool.text import isolated_templates
+from lmtool.text.isolated_templates import TRUSTED, run_isolated
 from lmtool.tool_arguments import arguments_object
-from lmtool.types import ROLES
+from lmtool.types import ROLES, ChatPrompt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jinja2 import Template
     from jinja2.parser import Parser
-    from jinja2.runtime import Context
 
-    from lmtool.types import ChatMessage, ChatPrompt, ToolCall
+    from lmtool.types import ChatMessage, ToolCall
 
 MAX_CHARACTERS = 16 * 2**20
 """Longest text that a template may give, several times what a frame can carry."""
-_MAX_REPEATED = 100_000
-"""Longest text or list that `*` may give in a template; Jinja allows as many items in `range`."""
-_MAX_EXPONENT = 64
 REASONING = ("reasoning_content", "thinking")
 """What templates call the thought of an earlier turn: Qwen's, DeepSeek's and GLM's, and GPT-OSS's."""
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -41,9 +39,8 @@ _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeE
 class ChatTemplate:
     """One model's chat template, rendered as transformers does.
 
-    What a hostile template can do is limited: no Python attributes, no changes to what it is given, at most
-    `MAX_CHARACTERS` of output, bounded `range`, `*` and `**`. Loops that print nothing are not bounded: a template
-    comes with a model, which the operator trusts.
+    No Python attributes, no changes to what it is given, at most `MAX_CHARACTERS` of output. A template that comes with
+    a model is rendered in another process, which bounds its time and memory, see `isolated_templates`.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -115,14 +112,20 @@ class ChatTemplate:
     def _with_tools(self, chat: ChatPrompt) -> str:
         """The conversation as text. Only if the template fails on a tool without description, it gets an empty one."""
         try:
-            return self._text(chat)
+            return self._render(chat)
         except (TemplateError, *_FAILURES):
             completed = tuple(map(_completed, chat.tools))
             if completed == chat.tools:
                 raise
-            return self._text(replace(chat, tools=completed))
+            return self._render(replace(chat, tools=completed))
 
-    def _text(self, chat: ChatPrompt) -> str:
+    def _render(self, chat: ChatPrompt) -> str:
+        if self._source in TRUSTED:
+            return self.text(chat)
+        return run_isolated(self._source, partial(_text, self._source, tuple(self._tokens.items())), chat)
+
+    def text(self, chat: ChatPrompt) -> str:
+        """The conversation as `render` gives it, rendered in this process. Raises what Jinja and expressions raise."""
         found: list[str] = []
         length = 0
         variables: dict[str, object] = {
@@ -142,7 +145,9 @@ class ChatTemplate:
 
     @cached_property
     def _compiled(self) -> Template:
-        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
@@ -157,6 +162,22 @@ def _completed(tool: Mapping[str, object]) -> Mapping[str, object]:
     given = function.get("parameters")
     parameters = {"properties": {}, **(given if isinstance(given, dict) else {"type": "object"})}
     return {**tool, "function": {"description": "", **function, "parameters": parameters}}
+
+
+def prepare(*, isolated: bool) -> None:
+    """Begin to start a process that renders templates of strangers, where they are isolated."""
+    if isolated:
+        isolated_templates.prepare(partial(_text, "", (), ChatPrompt(())))
+
+
+@lru_cache(maxsize=8)
+def _template(source: str, tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
+    """The template with these tokens, which a process compiles once."""
+    return ChatTemplate(source, dict(tokens))
+
+
+def _text(source: str, tokens: tuple[tuple[str, str], ...], chat: ChatPrompt) -> str:
+    return _template(source, tokens).text(chat)
 
 
 _MARK = secrets.token_hex(16)
@@ -208,27 +229,6 @@ class _Arguments(dict[str, object]):
 
     def __radd__(self, before: object) -> str:
         return f"{before}{self._text}"
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with a limit on what one operator can make."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        if operator == "**" and isinstance(right, int | float) and abs(right) > _MAX_EXPONENT:
-            raise SecurityError(f"exponent {right}: at most {_MAX_EXPONENT} is allowed")
-        if operator == "*" and _repeated(left, right) > _MAX_REPEATED:
-            raise SecurityError(f"a text or list repeated to more than {_MAX_REPEATED} items")
-        return super().call_binop(context, operator, left, right)
-
-
-def _repeated(left: object, right: object) -> int:
-    """Return the length of `left * right` where one of them is a sequence, else 0."""
-    for items, times in ((left, right), (right, left)):
-        if isinstance(items, str | list | tuple) and isinstance(times, int):
-            return len(items) * times
-    return 0
 
 
 class _Generation(Extension):

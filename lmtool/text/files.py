@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmtool.errors import FileError, ModelLoadError, ModelNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """What is read of a model's folder; only the first is needed."""
@@ -31,7 +35,7 @@ def locate(name_or_folder: str, revision: str | None = None) -> tuple[str, Path]
     cached = _cached(name_or_folder, revision)
     if cached is not None and (cached / FILES[1]).is_file():
         return name_or_folder, cached
-    return name_or_folder, _download(name_or_folder, revision, cached)
+    return name_or_folder, download(name_or_folder, revision, cached)
 
 
 def _hub_name(folder: Path) -> str | None:
@@ -83,13 +87,18 @@ def _repository(name: str) -> Path:
     return cache / ("models--" + name.replace("/", "--"))
 
 
-def _download(name: str, revision: str | None, cached: Path | None) -> Path:
-    """Return the folder with the files that the hub has; where it cannot be reached, what the cache has."""
+def download(
+    name: str, revision: str | None = None, cached: Path | None = None, patterns: Sequence[str] = FILES
+) -> Path:
+    """Return the folder with these files of a hub model; `cached` where the hub cannot be reached.
+
+    Raises `ModelNotFoundError` or `ModelLoadError`.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except HFValidationError as error:
         raise ModelNotFoundError(
             f"{name!r} is neither a folder here nor a possible name on the Hugging Face hub", "check the spelling"

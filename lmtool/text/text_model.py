@@ -58,6 +58,7 @@ class TextModel:
         """check: validates finished answers, and is closed with the model; None validates nothing."""
         self._inner = inner
         self._tokenizer = tokenizer
+        self._isolated: bool = getattr(tokenizer, "isolates_chats", False)
         limits = limits_of(None, current_limits(inner))
         if limits is not None:
             tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
@@ -66,7 +67,7 @@ class TextModel:
         self._tokenizing: set[asyncio.Future[PreparedRequest | None]] = set()
         self._validating: set[asyncio.Future[Verdict]] = set()
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
-            importlib.import_module("lmtool.text.chat_template")
+            importlib.import_module("lmtool.text.chat_template").prepare(isolated=self._isolated)
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
         """Start a stream, see `interfaces.TokenModel.submit`; equal sinks count as one."""
@@ -76,7 +77,7 @@ class TextModel:
         try:
             if self._tokenizer.limits is not None:
                 self._tokenizer.limits.check(request)
-            size = _text_size(request)
+            size = _text_size(request, isolated=self._isolated)
             if size >= LONG:
                 return self._submit_later(request, sink, size, check)
             return self._start(PreparedRequest(request, self._tokenizer, check), sink)
@@ -392,8 +393,8 @@ def _plain(request: Request) -> bool:
     return not (request.sampling.stop if isinstance(request, GenerateRequest) else isinstance(request.scored, str))
 
 
-def _text_size(request: Request) -> int:
+def _text_size(request: Request, *, isolated: bool) -> int:
     """Return how many characters must be tokenized."""
     if isinstance(request, GenerateRequest):
-        return prompt_size(request.prompt) + len(request.generated)
+        return prompt_size(request.prompt, isolated=isolated) + len(request.generated)
     return prompt_size(request.prompt) + (len(request.scored) if isinstance(request.scored, str) else 0)

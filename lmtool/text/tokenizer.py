@@ -14,6 +14,7 @@ from lmtool.fingerprint import fingerprint
 from lmtool.reasoning import ReasoningFormat
 from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
+from lmtool.text.isolated_templates import TRUSTED
 from lmtool.text.opened_thoughts import with_openings
 from lmtool.text.pieces import pieces, spelling
 from lmtool.text.reasoning_parsers import NONE, find_parser, parser_of
@@ -130,7 +131,8 @@ class TextTokenizer:
         """The tokenizer's identity: its name and the hash of its tokenizer.json."""
         self._named_tokens = named_tokens
         self._template = template
-        self._chat: ChatTemplate | None = None
+        self.isolates_chats = template is not None and template not in TRUSTED
+        """Whether conversations are rendered in another process, see `isolated_templates`."""
         self.limits: PromptLimits | None = None
         """Of the model that the ids are for: what is longer is refused, before it is tokenized or soon after."""
         self.special_ids = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
@@ -250,7 +252,7 @@ class TextTokenizer:
         if isinstance(prompt, ChatPrompt):
             if self.limits is not None:
                 self.limits.check_messages(prompt)
-            parts, render = self._chat_template().render_parts(prompt), self.render_chat
+            parts, render = self._chat.render_parts(prompt), self.render_chat
             ids = self._encode_turns(with_openings(parts, prompt, self.reasoning_parser, render, self._spell))
             return ids + self.encode_continuation(prompt.prefill) if prompt.prefill else ids
         if isinstance(prompt, MixedPrompt):
@@ -286,24 +288,23 @@ class TextTokenizer:
 
     def render_chat(self, chat: ChatPrompt) -> str:
         """The text that the chat template makes of a conversation, without its `prefill`. Raises `RequestError`."""
-        return self._chat_template().render(chat)
+        return self._chat.render(chat)
 
-    def _chat_template(self) -> ChatTemplate:
+    @cached_property
+    def _chat(self) -> ChatTemplate:
         """The model's chat template. Raises `RequestError` where there is none."""
         if self._template is None:
             raise RequestError(
                 f"the tokenizer {self.info.name!r} has no chat template, so messages cannot be sent",
                 "send a prompt instead",
             )
-        if self._chat is None:
-            from lmtool.text.chat_template import ChatTemplate
+        from lmtool.text.chat_template import ChatTemplate
 
-            self._chat = ChatTemplate(self._template, self._named_tokens)
-        return self._chat
+        return ChatTemplate(self._template, self._named_tokens)
 
     async def tokenize(self, prompt: Prompt, *, special: bool = True) -> list[int]:
         """`encode_prompt` without blocking the event loop: a long prompt is encoded in a worker thread."""
-        size = prompt_size(prompt)
+        size = prompt_size(prompt, isolated=self.isolates_chats)
         if size >= LONG:
             return await run_in_worker(size, self.encode_prompt, prompt, special=special)
         return self.encode_prompt(prompt, special=special)

@@ -28,12 +28,15 @@ T = TypeVar("T")
 _queue = WorkQueue(2, "lmtool-tokenize", lower_priority)
 
 
-def prompt_size(prompt: Prompt) -> int:
-    """About how many characters must be read to tokenize a prompt; 0 for token ids."""
+def prompt_size(prompt: Prompt, *, isolated: bool = False) -> int:
+    """About how many characters must be read to tokenize a prompt; 0 for token ids.
+
+    isolated: whether conversations are rendered in another process, which takes as long as a long text.
+    """
     if isinstance(prompt, str):
         return len(prompt)
     if isinstance(prompt, ChatPrompt):
-        size = LONG if prompt.tools or prompt.chat_template_kwargs else len(prompt.prefill)
+        size = LONG if isolated or prompt.tools or prompt.chat_template_kwargs else len(prompt.prefill)
         for message in prompt.messages:
             size += _MESSAGE + len(message.content) + sum(len(call.arguments) for call in message.tool_calls)
         return size

@@ -167,7 +167,7 @@ class Recording:
     @classmethod
     def of(cls, events: Iterable[Event]) -> Recording:
         """Read each event once. Events must hold no references to blobs."""
-        collector = _Collector()
+        collector = Collector()
         session_events: list[Event] = []
         words: dict[int, str | bytes] = {}
         for event in events:

@@ -57,7 +57,7 @@ def hold_up_of(entry: Mapping[str, object], time: float) -> HoldUp | None:
     if isinstance(system, dict):
         kind, seconds = str(system.get("kind", "")), system.get("seconds")
         about = f" {seconds:.0f}s" if isinstance(seconds, int | float) else ""
-        word = f"place {system.get('place')}" if kind == "queued" else kind
+        word = f"place {system['place']}" if kind == "queued" and "place" in system else kind
         return HoldUp(time, f"{word}{about}", lasting=kind == "draining")
     if isinstance(progress, dict):
         phase, total, done = progress.get("phase"), progress.get("total_bytes"), progress.get("done_bytes")

@@ -13,7 +13,7 @@ import pytest
 from lmtool.access.caller import Callers, current_caller
 from lmtool.access.keyed_models import KeyedModels, keyed
 from lmtool.access.keys import Key, KeyRing, Limits, digest_of
-from lmtool.errors import UnknownModelError
+from lmtool.errors import AccessDeniedError, UnknownModelError
 from lmtool.interfaces import ModelControl
 from lmtool.model_entry import ModelEntry
 from lmtool.streams import stream
@@ -96,7 +96,7 @@ async def test_models_of_a_key() -> None:
 
 
 async def test_control_of_models() -> None:
-    """Only of what the key may use; there is none where the models have none."""
+    """Only with `admin`, and of what the key may use; there is none where the models have none."""
     assert not isinstance(keyed(Models()), ModelControl)
     orders: list[str] = []
 
@@ -109,7 +109,11 @@ async def test_control_of_models() -> None:
 
     models = keyed(Controlled())
     assert isinstance(models, ModelControl)
-    with asking(replace(KEY, models=("small",))):
+    with asking(KEY):
+        for order in (models.load, models.unload):
+            with pytest.raises(AccessDeniedError, match="the key alice may not"):
+                await order("small")
+    with asking(replace(KEY, models=("small",), admin=True)):
         await models.load("small")
         await models.unload("small")
         with pytest.raises(UnknownModelError):

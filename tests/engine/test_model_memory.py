@@ -171,7 +171,7 @@ class TestBeside:
         host.subscribe("b", lambda progress: phases.append((progress.phase, progress.message)))
         await until(lambda: "b" in shelf.models)
         await turn()
-        assert phases[0] == ("unloading", "a is unloaded to make room")
+        assert phases[0] == ("unloading", "another model is unloaded to make room")
         assert [phase for phase, _ in phases[-2:]] == ["loading", "ready"]
         await host.close()
 

@@ -127,12 +127,26 @@ def test_no_option():
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "10.0.0.1", "169.254.1.1", "::1", "::ffff:127.0.0.1", "0.0.0.0"]
+    "host",
+    [
+        *("127.0.0.1", "localhost", "10.0.0.1", "169.254.1.1", "0.0.0.0", "100.64.0.1", "224.0.0.1", "240.0.0.1"),
+        *("127.1", "0x7f000001", "2130706433", "255.255.255.255", "192.0.0.1", "198.18.0.1"),
+        *("::", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "fe80::1", "fc00::1", "fec0::1", "ff0e::1"),
+        *("64:ff9b::7f00:1", "64:ff9b::8.8.8.8", "64:ff9b:1::a00:1", "::127.0.0.1", "::8.8.8.8", "::ffff:0:127.0.0.1"),
+        *("2002:7f00:1::", "2002:808:808::", "2001:0:7f00:1::1", "2001:0:808:808::1", "2001:db8::1", "100::1"),
+        *("5f00::1", "3fff::1", "4000::1"),
+    ],
 )
 async def test_addresses_that_are_not_public(host):
     """No host of this machine or its network, whatever name it goes by."""
     with pytest.raises(PermissionError):
         await public_address(host, 80)
+
+
+@pytest.mark.parametrize("host", ["8.8.8.8", "::ffff:8.8.8.8", "2001:4860:4860::8888", "2a00:1450:4001::1"])
+async def test_addresses_that_are_public(host):
+    """The address itself is what is connected to; its name is not looked up again."""
+    assert await public_address(host, 80) == host
 
 
 class Host:

@@ -70,7 +70,12 @@ class KeyedServer:
 
 @asynccontextmanager
 async def keyed_server(
-    keys: str, folder: Path, lines: list[str] | None = None, tracer: Tracer | None = None, **policy: Any
+    keys: str,
+    folder: Path,
+    lines: list[str] | None = None,
+    tracer: Tracer | None = None,
+    pools: str | None = POOLS,
+    **policy: Any,
 ) -> AsyncIterator[KeyedServer]:
     """A server of two models and a pool behind these keys.
 
@@ -90,7 +95,7 @@ async def keyed_server(
     def log_refused(entry: RefusalLog) -> None:
         lines.append(as_json(Refused(entry), "now"))
 
-    config = ServiceConfig(models, access=access, pools=PoolsConfig(parse(POOLS)))
+    config = ServiceConfig(models, access=access, pools=None if pools is None else PoolsConfig(parse(pools)))
     service = Service(config, log, log_http=log_http, tracer=tracer, log_refused=log_refused)
     port, at_path = ListenConfig(port=0), ListenConfig(unix=str(folder / "s"))
     sockets = bind(port)

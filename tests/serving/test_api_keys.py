@@ -52,7 +52,9 @@ async def listed(server: KeyedServer, secret: str) -> list[set[str]]:
 
 async def test_keys_and_models_on_every_wire(tmp_path: Path) -> None:
     """A key opens every wire; a wrong one, or none, none of them; models that it may not use are not there for it."""
-    keys = key("all") + key("one", f'models = ["{MODEL}", "{POOL}"]') + key("none", 'models = ["nothing"]')
+    keys = (
+        key("all", "admin = true") + key("one", f'models = ["{MODEL}", "{POOL}"]') + key("none", 'models = ["nothing"]')
+    )
     async with keyed_server(keys, tmp_path) as server:
         assert set((await statuses(server, f"{KEY}-all")).values()) == {200}
         for wrong in ("", "wrong"):
@@ -66,6 +68,7 @@ async def test_keys_and_models_on_every_wire(tmp_path: Path) -> None:
         assert await listed(server, f"{KEY}-none") == [set()] * 4
         told = await lmtp(server.url, f"{KEY}-one", OTHER)
         assert told.text == f"model '{OTHER}' is not served here; served here: {POOL}, {MODEL}"
+        assert (await http(server, f"{KEY}-one", "/metrics")).status == 403
         metrics = (await http(server, f"{KEY}-all", "/metrics")).text
         assert 'lmtool_key_streams{key="one"} 0' in metrics
         assert KEY not in metrics
@@ -138,7 +141,7 @@ async def test_connections_and_keys_that_are_withdrawn(tmp_path: Path) -> None:
         assert (await client.info(MODEL)).key_limits == {"connections": 1}
         server.callers.replace(KeyRing())
         outputs = [output async for output in stream(client, GenerateRequest("a", (1, 40), model=MODEL))]
-        assert outputs[-1].error_code == "access_denied"
+        assert outputs[-1].error_code in {"access_denied", "connection"}  # the connection is closed meanwhile
         assert set((await statuses(server, f"{KEY}-few")).values()) == {401}
 
 

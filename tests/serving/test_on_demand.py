@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lmtool.access.keyed_models import keyed
+from lmtool.access.keys import Key, digest_of
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import ModelLoadError, UnknownModelError
 from lmtool.serving.composition import Loader, models_of
@@ -15,6 +17,7 @@ from lmtool.serving.config import ModelsConfig, ServiceConfig
 from lmtool.serving.hub_cache import cached_snapshot, is_hub_name, weight_files
 from lmtool.serving.model_names import weight_bytes
 from lmtool.serving.on_demand import OnDemand
+from tests.access.test_keyed_models import asking
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 
@@ -66,22 +69,74 @@ def test_what_is_in_the_cache() -> None:
 def test_downloads(name: str, patterns: tuple[str, ...], *, allowed: bool) -> None:
     """What is not in the cache is downloaded only where a pattern of the operator's matches the whole name."""
     if allowed:
-        assert OnDemand(patterns)(name).source == name
+        assert OnDemand(patterns)(name).source == f"hub:{name}"
         return
-    with pytest.raises(UnknownModelError, match="is not among those that this server has downloaded") as refused:
+    with pytest.raises(UnknownModelError, match="is not served here") as refused:
         OnDemand(patterns)(name)
     assert "--allow-download" in refused.value.hints[0]
 
 
 @pytest.mark.parametrize(
-    "name", [str(STORIES), "../stories260K", ".", "~", "a/b/c", "a--b", "a/..", "x\n", "/etc/passwd", "tests/data"]
+    "name",
+    [str(STORIES), "../stories260K", ".", "~", "a/b/c", "a--b", "a/..", "x\n", "/etc/passwd", "/etc/no-such-file"],
 )
 def test_folders(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No client makes the server read a folder by naming it, whatever may be downloaded."""
+    """No client makes the server read a folder by naming it, or learns that there is one, whatever is allowed."""
     monkeypatch.chdir(STORIES.parents[2])
-    with pytest.raises(UnknownModelError, match="is no name on the hub") as refused:
+    with pytest.raises(UnknownModelError, match="is not served here") as refused:
         OnDemand(("*",))(name)
+    with pytest.raises(UnknownModelError) as other:
+        OnDemand()("no/such-model")
+    assert refused.value.sentence == other.value.sentence.replace(
+        "no/such-model", name.encode("unicode_escape").decode()
+    )
     assert "--allow-model" in refused.value.hints[0]
+
+
+@pytest.mark.usefixtures("downloaded")
+async def test_names_that_are_also_files_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is found and refused by its hub name alone: what the working folder holds changes no answer."""
+    told = []
+    for folder in (tmp_path / "empty", tmp_path / "full"):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        if folder.name == "full":
+            shutil.copytree(STORIES, folder / "tiny/stories")
+            shutil.copytree(STORIES, folder / "secret")
+        config = ModelsConfig("auto", allow_download=("*",))
+        manager = models_of(ServiceConfig(config), Loader(EngineConfig(threads=1), models=config))
+        assert "snapshots" in OnDemand()("tiny/stories").source
+        for name in ("secret", "secret/model.safetensors", "other"):
+            with pytest.raises(ModelLoadError) as refused:
+                await manager.info(name)
+            told.append(refused.value.sentence)
+        await manager.close()
+    assert told[:3] == told[3:]
+    assert str(tmp_path) not in "".join(told)
+
+
+@pytest.mark.usefixtures("downloaded")
+async def test_keys_without_admin() -> None:
+    """They use what is served by name or in memory, and load nothing else, before and after `admin` has."""
+    config = ModelsConfig("auto", allow_model=(str(STORIES),), allow_download=("*",))
+    manager = models_of(ServiceConfig(config), Loader(EngineConfig(threads=1), models=config))
+    models = keyed(manager)
+    tenant, boss = (Key(name, digest_of(name), admin=name == "boss") for name in ("tenant", "boss"))
+    with asking(tenant):
+        for name in ("tiny/stories", "lmtool-tiny", "any/other"):
+            with pytest.raises(UnknownModelError, match=f"{name}' is not"):
+                await models.info(name)
+        assert (await models.info("stories260K")).parameters == 260_032
+    with asking(boss):
+        await models.load("tiny/stories")
+    with asking(tenant):
+        assert (await models.info("tiny/stories")).parameters == 260_032
+    with asking(boss):
+        await models.unload("tiny/stories")
+    with asking(tenant), pytest.raises(UnknownModelError):
+        await models.info("tiny/stories")
+    await manager.close()
 
 
 def test_the_embedded_model() -> None:

@@ -230,9 +230,6 @@ def test_no_messages() -> None:
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
         ("{{ 'a'.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe"),
-        ("{{ 'a' * 1000000000 }}", "repeated"),
-        ("{{ 1000000000 * [1] }}", "repeated"),
-        ("{{ 9 ** 999999999 }}", "exponent"),
         ("{{ range(999999999) | list }}", "Range too big"),
         (
             "{% for a in range(99999) %}{% for b in range(99999) %}" + "x" * 1000 + "{% endfor %}{% endfor %}",

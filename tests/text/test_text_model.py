@@ -30,6 +30,7 @@ from lmtool.types import (
     TokenOutput,
     Usage,
 )
+from tests.lmtp.harness import until
 from tests.text.conftest import STORIES
 from tests.text.scripted import END, Collector, ScriptedCheck, ScriptedModel, generate, said
 
@@ -91,6 +92,7 @@ class TestPrompts:
         inner = ScriptedModel()
         model = TextModel(inner, tokenizer)
         model.submit(generate(1, ChatPrompt((ChatMessage("user", "one"),))), Collector())
+        await until(lambda: inner.submitted)  # the template of a stranger is rendered in another process
         assert inner.submitted[0].request.prompt == (1, *byte_level.encode("one"), 2)
         assert (await model.info()).chat_template
 

@@ -1,0 +1,88 @@
+"""Sizes in the files of a stranger's model, compared with its weights before anything is made of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmtool.engine.model_folder import WeightSizes, check_folder, check_sizes
+from lmtool.errors import ModelLoadError
+from tests.conftest import STORIES
+
+HUGE = 10**9
+LAYERS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_nextn_predict_layers", "depth"),
+    "num_hidden_groups",
+)
+SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads", "head_dim"),
+    *(
+        "num_key_value_heads",
+        "n_embd",
+        "n_inner",
+        "n_head",
+        "d_model",
+        "num_experts",
+        "num_local_experts",
+        "n_positions",
+    ),
+    *("n_routed_experts", "kv_lora_rank", "qk_rope_head_dim", "r", "ssm_state_size", "type_vocab_size"),
+)
+
+
+@pytest.mark.parametrize("name", [*LAYERS, *SIZES, "max_position_embeddings"])
+@pytest.mark.parametrize("within", ["", "text_config"])
+def test_more_than_the_weights_have(name: str, within: str, tmp_path: Path) -> None:
+    """Each size is refused by its name, in the configuration or in one within it, without anything being made."""
+    folder = shutil.copytree(STORIES, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (config.setdefault(within, {}) if within else config)[name] = HUGE if name in LAYERS else 10**12
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=f"config.json says {name} 10+; its weights have"):
+        check_folder(folder)
+
+
+def test_adapters_and_long_files(tmp_path: Path) -> None:
+    """The rank of an adapter is compared with the adapter's weights; no endless JSON file is read."""
+    folder = shutil.copytree(STORIES, tmp_path / "model")
+    shutil.copy(folder / "model.safetensors", folder / "adapter_model.safetensors")
+    for adapter in ({"r": HUGE * 1000}, {"rank_pattern": {"q_proj": HUGE * 1000}}):
+        (folder / "adapter_config.json").write_text(json.dumps(adapter))
+        with pytest.raises(ModelLoadError, match=r"adapter_config.json says r"):
+            check_folder(folder)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 8, "lora_alpha": 16}))
+    check_folder(folder)
+    with (folder / "generation_config.json").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ModelLoadError, match="has more than"):
+        check_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_hidden_layers": 126, "hidden_size": 16384, "vocab_size": 128256, "intermediate_size": 53248},
+        {"num_hidden_layers": 61, "n_routed_experts": 256, "vocab_size": 129280, "max_position_embeddings": 163840},
+        {"text_config": {"num_hidden_layers": 48, "max_position_embeddings": 10_485_760}, "image_size": 336},
+        {
+            "max_window_layers": 10**6,
+            "layer_types": ["full_attention"] * 62,
+            "sliding_window": 4096,
+            "rope_theta": 10_000_000_000,
+            "block_size": 2**24,
+        },
+        {"vocab_size": 262144, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144},
+    ],
+)
+def test_real_models_of_unknown_weights(config: dict[str, Any]) -> None:
+    """Nothing is said of sizes that published models have, before their weights are here; absurd ones are refused."""
+    check_sizes("config.json", config)
+    for name in ("num_hidden_layers", "vocab_size"):
+        with pytest.raises(ModelLoadError, match=name):
+            check_sizes("config.json", config | {name: HUGE})
+    with pytest.raises(ModelLoadError, match="num_hidden_layers"):
+        check_sizes("config.json", {"num_hidden_layers": 40}, WeightSizes(39, 64))
