@@ -158,7 +158,7 @@ def secrets_of(headers: Headers, path: str = "") -> set[bytes]:
 
 
 def secrets_in(body: object) -> set[bytes]:
-    """The same of the members of a JSON body whose names say that they hold a secret, also inside of other objects."""
+    """Secrets in the members of a JSON body whose names say that they hold one, also inside of other objects."""
     if not isinstance(body, dict):
         return set()
     inner = (secrets_in(one) for name, one in body.items() if name not in _CONVERSATION)

@@ -107,7 +107,7 @@ def redact_answer(value: object, name: str = "", *, texts: bool, depth: int = 0)
 
 
 def redact_member(name: str, value: object, *, texts: bool, depth: int = 0) -> object:
-    """The same of a member of an answer."""
+    """A member of an answer without what the client said; texts: whether the model's words stay."""
     if name == "stream_id" or (texts and (name in _WHOLE or name == "input")):
         return value
     if name in _WHOLE or name == "input":
@@ -148,7 +148,7 @@ def redact_content(content: Content, redact: Callable[[object], object]) -> Json
 
 
 def redact_sse(content: Content, redact: Callable[[object], object]) -> Content:
-    """The same of a server-sent event."""
+    """A server-sent event whose JSON value was redacted; a comment where it has none."""
     if isinstance(content, bytes):
         return f": {LEFT_OUT}\n\n"
     lead, data, rest = (content.lead, "", "") if isinstance(content, JsonText) else content.rpartition("data: ")
