@@ -1,4 +1,4 @@
-"""Why a WebSocket connection ended, in words."""
+"""Why a WebSocket connection ended, in words, and in the bytes of a close frame."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ _CODES = {
     1013: "the server has too much to do",
 }
 """What close codes mean (RFC 6455, 7.4.1, and the registry of IANA)."""
+
+
+def cut_reason(reason: str) -> str:
+    """As much of a reason as a close frame carries: 123 bytes of UTF-8 (RFC 6455, 5.5); `?` for a lone surrogate."""
+    return reason.encode(errors="replace")[:123].decode(errors="ignore")
 
 
 def closing_words(closed: Exception) -> str:

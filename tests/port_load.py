@@ -37,7 +37,7 @@ PIECE = 1 << 16
 """Bytes that are sent at once; they are repeated for ever."""
 ASK_SECONDS = 0.1
 RECONNECT_SECONDS = 0.05
-BODY = b'{"model": "lmtool-tiny", "prompt": "Hello", "max_tokens": 1}'
+BODY = b'{"model": "lmtool-tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}'
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Attack:
     """At once; 0: as `--connections` says."""
 
 
-def _post(path: str = "/v1/completions", framing: str = "Transfer-Encoding: chunked") -> bytes:
+def _post(path: str = "/v1/chat/completions", framing: str = "Transfer-Encoding: chunked") -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nKEY{framing}\r\n\r\n".encode()
 
 
@@ -195,7 +195,7 @@ async def ask(host: str, port: int) -> float:
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {OTHER}\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {OTHER}\r\n"
         writer.write(
             f"{head}Connection: close\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
             + BODY

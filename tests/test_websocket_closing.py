@@ -6,7 +6,7 @@ import pytest
 from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK
 from websockets.frames import Close
 
-from lmtool.websocket_closing import closing_words
+from lmtool.websocket_closing import closing_words, cut_reason
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,14 @@ from lmtool.websocket_closing import closing_words
 def test_words(closed: Exception, words: str) -> None:
     """A code is no sentence: what it means is said, and the reason that came with it."""
     assert closing_words(closed) == words
+
+
+@pytest.mark.parametrize(
+    "reason", ["", "stop", "x" * 123, "x" * 124, "é" * 100, "x" * 122 + "é", "\ud800" * 200, "👩" * 40]
+)
+def test_reasons_fit_into_a_close_frame(reason: str) -> None:
+    """Of any text so much is sent as 123 bytes hold, in whole characters (RFC 6455, 5.5)."""
+    cut = cut_reason(reason)
+    Close(1000, cut).check()
+    assert len(Close(1000, cut).serialize()) <= 125
+    assert cut == reason or len(cut.encode()) > 119

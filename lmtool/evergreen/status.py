@@ -14,6 +14,7 @@ from lmtool.errors import (
     TimeLimitError,
     UnknownModelError,
 )
+from lmtool.websocket_closing import cut_reason
 
 ABORTED = 4400
 """WebSocket's close code of an aborted session; the reason is `STATUS_NAME: text`."""
@@ -59,8 +60,8 @@ class Abort(LmtoolError):  # noqa: N818  # the protocol's word: "the session is 
 
 
 def close_reason(abort: Abort) -> str:
-    """As much of an abort's reason as a WebSocket's close frame carries: 123 bytes (RFC 6455, 5.5)."""
-    return abort.reason.encode(errors="replace")[:123].decode(errors="ignore")
+    """As much of an abort's reason as a WebSocket's close frame carries."""
+    return cut_reason(abort.reason)
 
 
 def abort_from(reason: str) -> Abort:

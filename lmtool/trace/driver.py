@@ -16,6 +16,7 @@ from lmtool.trace.connection_tap import ConnectionTap, session_message
 from lmtool.trace.content import parse_frame
 from lmtool.trace.events import Close, Done, Drop, Frame, Message, Open, Piece, Remark, Request
 from lmtool.trace.proxy import CONNECT_LIMIT
+from lmtool.websocket_closing import cut_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -296,7 +297,7 @@ class _Socket:
             self._connection.transport.abort()
         else:
             code = event.code if event is not None and event.code in _SENDABLE_CODES else 1000
-            await self._connection.close(code, "" if event is None else event.reason)
+            await self._connection.close(code, "" if event is None else cut_reason(event.reason))
         await self._reading
 
 

@@ -10,6 +10,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from lmtool.lmtp.messages import SUBPROTOCOL
+from lmtool.websocket_closing import cut_reason
 
 if TYPE_CHECKING:
     import asyncio
@@ -72,8 +73,8 @@ class ServerSocket:
         await self.flush()
 
     def close(self, code: int, reason: str) -> None:
-        """Close in good order; `flush` sends it."""
-        self._protocol.send_close(code, reason)
+        """Close in good order, with as much of the reason as can be sent; `flush` sends it."""
+        self._protocol.send_close(code, cut_reason(reason))
 
     def cut(self) -> None:
         """End the connection without a close frame."""
