@@ -169,6 +169,7 @@ def describe(config: Any, settings: dict[str, Any]) -> ModelInfo:
     special = {**raw, **_generation_config(Path(settings["model"]))}
     eos, bos = special.get("eos_token_id"), special.get("bos_token_id")
     architectures = raw.get("architectures") or [None]
+    choice = settings.get("generation_config", AUTO)
     return ModelInfo(
         model=settings["name"],
         constructor=f"AsyncLLM({settings['name']!r})",
@@ -180,7 +181,7 @@ def describe(config: Any, settings: dict[str, Any]) -> ModelInfo:
         architecture=architectures[0],
         dtype=str(config.dtype).removeprefix("torch."),
         batch_invariant=os.environ.get("VLLM_BATCH_INVARIANT") == "1",
-        sampling_defaults=read(settings["model"], settings.get("generation_config", AUTO), config.revision),
+        sampling_defaults=read(settings["model"], choice, settings["options"].get("revision")),
         versions={"vllm": vllm.__version__},
     )
 
