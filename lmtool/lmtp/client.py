@@ -249,7 +249,8 @@ class LmtpClient:
         except TimeoutError:
             raise TimeLimitError(f"no {answer} within {timeout:g} s") from None
         except ConnectError as error:
-            if model is not None or self._owned or error.hints or self._link is None or not self._link.was_open:
+            unexplained = model is None and not (self.extended or self._owned or error.hints)
+            if not unexplained or self._link is None or not self._link.was_open:
                 raise
             hint = "name a model: LMQL's own server drops a connection that names none"
             raise ConnectError(error.message, hint) from None
