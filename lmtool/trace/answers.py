@@ -387,5 +387,5 @@ class StreamText:
             piece = self._vocabulary.get(output.token, f"⟨#{output.token}⟩")
         if isinstance(piece, str) and not self._decoder.getstate()[0]:
             return piece
-        data = piece.encode() if isinstance(piece, str) else piece or b""
+        data = piece.encode(errors="replace") if isinstance(piece, str) else piece or b""
         return self._decoder.decode(data, final=output.last)

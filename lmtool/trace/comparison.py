@@ -250,7 +250,7 @@ def _compare_bodies(expected: HttpExchange, actual: HttpExchange, tolerance: Tol
         yield Finding("fail", "ids", expected.name, None, message)
         return
     for path, value, got in _unequal_values(one, other, tolerance.logprob):
-        message = f"body differs at {path}: expected {diff.shown(value)}, got {diff.shown(got)}"
+        message = f"body differs at {path}: expected {diff.quote(value)}, got {diff.quote(got)}"
         yield Finding("fail", "ids", expected.name, None, message)
 
 

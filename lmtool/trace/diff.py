@@ -128,23 +128,23 @@ def _shape_of_stream(
 def _wrong_fields(entry: Entry, *, scored: bool) -> Iterator[str]:
     if entry.get("error") is not None:
         if not isinstance(entry["error"], str):
-            yield f"expected error as a string, got {shown(entry['error'])}"
+            yield f"expected error as a string, got {quote(entry['error'])}"
         return
     if "token" not in entry:
         return
     if type(entry["token"]) is not int or entry["token"] < 0:
-        yield f"expected token as an id, got {shown(entry['token'])}"
+        yield f"expected token as an id, got {quote(entry['token'])}"
     if not _is_number(entry.get("logprob")):
-        yield f"expected logprob as a finite number, got {shown(entry.get('logprob'))}"
+        yield f"expected logprob as a finite number, got {quote(entry.get('logprob'))}"
     if "finish_reason" not in entry:
         yield "expected finish_reason, got none"
     elif entry["finish_reason"] not in (None, *get_args(FinishReason)):
-        yield f"expected finish_reason null, {', '.join(get_args(FinishReason))}, got {shown(entry['finish_reason'])}"
+        yield f"expected finish_reason null, {', '.join(get_args(FinishReason))}, got {quote(entry['finish_reason'])}"
     top = entry.get("top_logprobs")
     if top is None and not scored:
         yield "expected top_logprobs, got none"
     elif top is not None and not (isinstance(top, dict) and all(map(_is_number, top.values()))):
-        yield f"expected top_logprobs as ids with finite numbers, got {shown(top)}"
+        yield f"expected top_logprobs as ids with finite numbers, got {quote(top)}"
 
 
 def _is_number(value: object) -> bool:
@@ -156,11 +156,11 @@ def _compare_messages(expected: Sequence[Entry], actual: Sequence[Entry], name: 
     for ours, theirs in zip(expected, actual, strict=False):
         one, other = (_message_kind(entry) for entry in (ours, theirs))
         if one != other:
-            yield Finding("fail", "shape", name, None, f"expected MSG with {one}, got {shown(theirs)}")
+            yield Finding("fail", "shape", name, None, f"expected MSG with {one}, got {quote(theirs)}")
         elif level != "shape" and one == "model_info":
             yield from _compare_info(ours.get("model_info"), theirs.get("model_info"), name)
         elif level != "shape" and ours.get("buffer") != theirs.get("buffer"):
-            message = f"expected buffer {shown(ours.get('buffer'))}, got {shown(theirs.get('buffer'))}"
+            message = f"expected buffer {quote(ours.get('buffer'))}, got {quote(theirs.get('buffer'))}"
             yield Finding("fail", "ids", name, None, message)
 
 
@@ -201,7 +201,7 @@ def _compare_cancelled(actual: Sequence[Entry], name: str) -> Iterator[Finding]:
     """A stream may have come to its own end just before the CANCEL did (LMTP, CAN-1)."""
     reason = actual[-1].get("finish_reason") if actual else None
     if reason not in ("cancelled", None):
-        yield Finding("info", "ids", name, len(actual) - 1, f"expected finish_reason 'cancelled', got {shown(reason)}")
+        yield Finding("info", "ids", name, len(actual) - 1, f"expected finish_reason 'cancelled', got {quote(reason)}")
 
 
 def _compare_errors(
@@ -220,7 +220,7 @@ def _unequal(
 ) -> Iterator[Finding]:
     ours, theirs = expected.get(field), actual.get(field)
     if apart(ours, theirs, tolerance):
-        message = f"expected {field} {shown(ours)}, got {shown(theirs)}"
+        message = f"expected {field} {quote(ours)}, got {quote(theirs)}"
         yield Finding("fail", level, name, position, message)
 
 
@@ -243,14 +243,14 @@ def _named(token: object, words: Mapping[int, str | bytes]) -> str:
     """A token id with its text, where that is known."""
     word = words.get(token) if isinstance(token, int) else None
     if word is None:
-        return shown(token)
+        return quote(token)
     return f"{token} {json.dumps(word, ensure_ascii=False) if isinstance(word, str) else f'⟨{word.hex()}⟩'}"
 
 
 def _told(entry: Entry, words: Mapping[int, str | bytes]) -> str:
     """What an entry brings, in words: a failure, a token, an ending."""
     if entry.get("error") is not None:
-        return f"the error {shown(entry['error'])}"
+        return f"the error {quote(entry['error'])}"
     if entry.get("token") is None:
         return f"an ending ({entry.get('finish_reason')})"
     logprob = entry.get("logprob")
@@ -289,7 +289,7 @@ def _compare_numbers(
     shared = [token for token in top if token in other]
     for token in shared:
         if apart(top[token], other[token], tolerance.logprob):
-            ours, theirs = shown(top[token]), shown(other[token])
+            ours, theirs = quote(top[token]), quote(other[token])
             name_of_token = _named(int(token) if token.isdigit() else token, tolerance.words)
             message = f"expected {ours} for token {name_of_token} in top_logprobs, got {theirs}"
             yield Finding("fail", "numbers", name, position, message)
@@ -321,7 +321,7 @@ def _name(exchange: LmtpExchange) -> str:
     return f"{exchange.connection}/{json.dumps(exchange.stream_id, separators=(',', ':'))}"
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """A value in at most 100 characters, for a sentence."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."

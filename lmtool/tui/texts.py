@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lmtool.tui.columns import NO_ID
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from lmtool.tui.columns import TokenLog
     from lmtool.tui.streams import Stream
+
+T = TypeVar("T", str, str | bytes)
 
 
 class Texts:
@@ -38,6 +40,7 @@ class Texts:
 
     def intern(self, text: str | bytes, *, piece: bool = False) -> int:
         """A number below `NO_ID` that stands for this text; piece: for text of unknown tokens."""
+        text = _encodable(text)
         place = self._interned.setdefault((text, piece), len(self._without_id))
         if place == len(self._without_id):
             self._without_id.append((text, piece))
@@ -50,7 +53,7 @@ class Texts:
     def set_text(self, row: int, text: str) -> None:
         """Set the text that a token completes, as a server sent it; a vocabulary that has its id counts more."""
         if self._tokens.ids[row] not in self._vocab:
-            self._row_texts[row] = text
+            self._row_texts[row] = _encodable(text)
 
     def piece(self, token: int) -> str | bytes:
         """What an id means: text, or bytes inside a character; `⟨#7⟩` where that is not known."""
@@ -125,6 +128,13 @@ class Texts:
         if position == len(stream.rows) - 1 and stream.ended is not None and spelling.open:
             return f"{shown}\ufffd"
         return shown
+
+
+def _encodable(text: T) -> T:
+    """The same text; a server's halves of characters, of which no text can be made, become U+FFFD."""
+    if isinstance(text, str) and not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 class _Spelling:

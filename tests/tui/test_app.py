@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -64,6 +65,36 @@ class TestApp:
                 await seen.press("escape")
                 assert told in seen.text()
                 assert " tokens · length" in seen.text()
+
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            (f'[0, ">", 1, "GENERATE", {{"stream_id": 1, "prompt": {"[" * 900}{"]" * 900}}}]',),
+            tuple(
+                json.dumps(line)
+                for line in (
+                    [0, ">", 1, None, r'GENERATE {"stream_id": "\ud801", "prompt": "\udc00"}'],
+                    [1, "<", 1, None, r'TOKEN [{"stream_id": "\ud801", "token": 7, "text": "\udfff"}]'],
+                    [1, "<", 1, None, r'TOKEN [{"stream_id": "\ud801", "text": "\ud83d"}]'],
+                )
+            ),
+            ('[0, "note", 1, "no stream"]',),
+        ],
+        ids=["deep", "surrogates", "empty"],
+    )
+    async def test_hostile_traces(self, lines: tuple[str, ...], tmp_path: Path) -> None:
+        """Values nested deeply, halves of characters, a trace without streams: every pane and key bears them."""
+        path = tmp_path / "hostile.lmtp.jsonl"
+        path.write_text("\n".join(['{"lmtp_trace": 1}', *lines]) + "\n")
+        trace = TraceFile(path)
+        app = InspectorApp(trace, None, InspectorOptions(speed=float("inf")))
+        async with app.run_test(size=(120, 36)) as pilot:
+            seen = Watched(app, pilot, Scripted())
+            while not trace.is_loaded and app.failure is None:
+                await pilot.pause(0.02)
+            for key in "1m2vvv3j45cnNuGgB":
+                await seen.press(key)
+                assert app.failure is None
 
     async def test_a_remote_that_goes_leaves_the_last_screen(self) -> None:
         """The header and the line below say so until a key is pressed; everything can still be looked at."""

@@ -107,6 +107,9 @@ def mark(app: ActionContext) -> None:
         view.mark_moment()
         app.say(f"marked {view.time:.3f} s; {app.keys.sign('next_mark')} goes from mark to mark")
         return
+    if view.current is None:
+        app.say(no_stream(app))
+        return
     view.mark_stream()
     labels = [view.state.streams[i].label for i in view.stream_marks]
     more = f"; {app.keys.sign('compare')} compares them" if len(labels) == 2 else ""

@@ -80,6 +80,8 @@ def plain(text: str) -> str:
 
 
 def _words(value: object, depth: int) -> str:
+    if depth > _DEEPEST + 1 and isinstance(value, dict | list):
+        return "(...)"
     if isinstance(value, dict):
         members = [f"{name} {_words(one, depth + 1)}" for name, one in value.items()]
         text = " · ".join(members) if depth < 1 else ", ".join(members)
