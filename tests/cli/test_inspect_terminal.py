@@ -63,10 +63,12 @@ def test_a_server_that_is_not_there() -> None:
 
 
 def test_two_traces() -> None:
-    """The second one is there to be compared with."""
+    """Both are compared at once; leaving the comparison leads to the first one."""
     paths = [str(RECORDINGS / f"{name}.lmtp.jsonl") for name in ("one_greedy_stream", "one_greedy_stream")]
     with terminal("inspect", *paths, "--speed", "max") as screen:
-        screen.until("1/1")
+        screen.until("Compare 1/")
+        screen.press("\x1b")
+        screen.until("1 Streams")
         screen.press("q")
         assert screen.end() == 0
 

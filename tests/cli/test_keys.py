@@ -21,7 +21,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "info": ("info", "-e", "URL"),
     "info as JSON": ("info", "-e", "URL", "--json"),
     "bench serve": ("bench", "serve", "URL", *SHORT, "--save", "kept.json"),
-    "bench serve over HTTP": ("bench", "serve", "HTTP/v1", *SHORT, "--vocab-size", "500"),
+    "bench serve over HTTP": ("bench", "serve", "HTTP/v1", *SHORT, "--vocab-size", "500", "--api", "completions"),
     "conformance server": ("conformance", "server", "URL", "--only", "TRA-12", "--json", "report.json"),
     "audit": ("audit", "URL", "--only", "repeat", "--trace", "said.lmtp.jsonl"),
     "audit over HTTP": ("audit", "HTTP/v1", "--only", "repeat", "--trace", "said.lmtp.jsonl", "--json"),

@@ -38,7 +38,8 @@ def test_it_says_what_it_is_where_it_listens_what_it_loads_and_when_it_is_ready(
         r"lmtool \S+  ·  LMTP over WebSocket",
         rf'  listen   {re.escape(server.url)}     try: lmtool chat -e :\d+ "Hello there max_tokens=5"',
         r"loading stories260K.*",
-        r"  model    stories260K · 260 K · float32 · cpu · (C kernels \(.+\)|oneDNN|torch)",
+        r"  model    stories260K · 260 K · float32 · cpu · (C kernels \(.+\)|oneDNN|torch) · batch invariant: yes"
+            r"( · sampling defaults: .+)?",
         r"ready in \d+\.\d s     Ctrl-C stops \(again: at once\)",
     ]
     said = [line for line in server.lines if re.fullmatch("|".join(wanted), line)]
@@ -156,9 +157,9 @@ async def test_auto_loads_what_clients_name(start_server: StartServer) -> None:
         assert "model" not in json.loads(server.expect('"event": "ready"'))
         async with LmtpClient(server.url) as client:
             assert (await client.info(STORIES)).parameters == 260_032
-            with pytest.raises(UnknownModelError, match="is no name on the hub"):
+            with pytest.raises(UnknownModelError, match="is not served here"):
                 await client.info(str(Path(STORIES).parent))
-            with pytest.raises(UnknownModelError, match="is not among those that this server has downloaded"):
+            with pytest.raises(UnknownModelError, match="is not served here"):
                 await client.info("org/model")
 
 
