@@ -334,7 +334,8 @@ class PoolAnswer:
         while self._further_ways:
             self._way = self._further_ways.pop(0)
             self._refused.clear()  # it is another request now
-            members = self._resuming() if self._way == "tokens" else await self._prefilling()
+            resuming = [at for at in self.able if self.pool.members[at].backend.resumes]
+            members = resuming if self._way == "tokens" else await self._prefilling()
             if members:
                 return self._passes(members)
         raise self._broken()
@@ -346,10 +347,6 @@ class PoolAnswer:
         error = broken(self._cut.member.id, self._cut.reason, self.partial.pieces, why)
         error.attempts = self.attempts
         return error
-
-    def _resuming(self) -> list[int]:
-        """Members that may have what the stream runs on."""
-        return [at for at in self.able if self.pool.members[at].backend.resumes]
 
     async def _prefilling(self) -> list[int]:
         """Members that go on with a text; the others are named in the attempts."""

@@ -110,13 +110,8 @@ def _different_values(mine: Nodes, its: Nodes, document: Document) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    return one == other and _same_type(one, other)
-
-
-def _same_type(one: object, other: object) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and (
-        type_name(one) == type_name(other) or {type_name(one), type_name(other)} <= {"integer", "number"}
-    )
+    kinds = {type_name(one), type_name(other)}
+    return one == other and (len(kinds) == 1 or kinds == {"integer", "number"})
 
 
 _RANGES = (
