@@ -19,7 +19,7 @@ from lmtool.trace.codec import write_event, write_header
 from lmtool.trace.events import End, count_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header
@@ -153,6 +153,22 @@ def in_place_of(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
+
+
+def write_trace(path: Path, header: Header, events: Iterable[Event], *, overwrite: bool | None) -> int:
+    """Write a whole trace; return the number of its events. overwrite: as for `TraceWriter`. Raises `FileError`."""
+    with in_place_of(path, overwrite=overwrite) as new:
+        writer, time = TraceWriter(new, header, overwrite=True), 0.0
+        try:
+            for event in events:
+                writer.write(event)
+                time = event.time
+                if writer.waiting_bytes > 2**20:
+                    writer.flush()
+            writer.close(time)
+        finally:
+            writer.abandon()
+    return writer.events
 
 
 def _create(path: Path, *, overwrite: bool | None, private: bool) -> BinaryIO:

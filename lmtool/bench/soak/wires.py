@@ -74,7 +74,8 @@ async def find_wires(address: Address, model: str | None, grpc: str | None) -> S
     if head.status in DENIED:
         text = body.decode("utf-8", "replace")
         raise denied(address.url, head.status, text, key_sent=address.authorization is not None)
-    name = model or _first_model(body)
+    served = [str(entry["id"]) for entry in _list(body, "data") if isinstance(entry.get("id"), str)]
+    name = model or next(iter(served), "")
     pool = await _first_pool(address)
     wires = [wire for wire, path in SOCKETS.items() if await _is_socket(address, path, pool, wire)]
     found = {wire: await _refused(address, wire, path.format(pool=pool), name) for wire, path in routes(pool).items()}
@@ -96,13 +97,6 @@ def routes(pool: str) -> Mapping[str, str]:
 def _need_grpc() -> None:
     if find_spec("grpc") is None:
         raise UsageError("--grpc needs the package grpcio", "install it:  pip install 'lmtool[grpc]'")
-
-
-def _first_model(body: bytes) -> str:
-    for entry in _list(body, "data"):
-        if isinstance(entry.get("id"), str):
-            return str(entry["id"])
-    return ""
 
 
 async def _first_pool(address: Address) -> str:
