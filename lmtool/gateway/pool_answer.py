@@ -303,18 +303,14 @@ class PoolAnswer:
         if stream is not None:
             self.partial.tokens = self._prefilled + stream.tokens
         self._further_ways = [] if stream is None else ["tokens"]
-        if not self._may_prefill:
+        wanted = self.pool.config.continue_by == "prefill" and len(self.seams) < MAX_SEAMS
+        if not wanted or self._cut is None or self._cut.obstacle:
             return None
         limit = self.request.chat.parameters.get("maxTokens")
         if self.partial.finish_reasons or (isinstance(limit, int) and self.partial.tokens >= limit):
             return self._complete()
         self._further_ways.append("prefill")
         return None
-
-    @property
-    def _may_prefill(self) -> bool:
-        wanted = self.pool.config.continue_by == "prefill" and len(self.seams) < MAX_SEAMS
-        return wanted and self._cut is not None and not self._cut.obstacle
 
     def _complete(self) -> list[AnswerEvent]:
         """End an answer whose end alone was lost."""
