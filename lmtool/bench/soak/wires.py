@@ -82,7 +82,8 @@ async def find_wires(address: Address, model: str | None, grpc: str | None) -> S
     wires += [wire for wire, reason in found.items() if reason == ""]
     left_out = [f"{wire}: {reason}" for wire, reason in found.items() if reason]
     if grpc is not None:
-        _need_grpc()
+        if find_spec("grpc") is None:
+            raise UsageError("--grpc needs the package grpcio", "install it:  pip install 'lmtool[grpc]'")
         wires.append(GRPC)
     if not wires:
         raise ServerError(f"{address.url} speaks none of {', '.join((*SOCKETS, *ROUTES))}", "check the URL")
@@ -92,11 +93,6 @@ async def find_wires(address: Address, model: str | None, grpc: str | None) -> S
 def routes(pool: str) -> Mapping[str, str]:
     """The paths to ask at; those of pools only where there is one."""
     return {wire: path for wire, path in ROUTES.items() if pool or "{pool}" not in path}
-
-
-def _need_grpc() -> None:
-    if find_spec("grpc") is None:
-        raise UsageError("--grpc needs the package grpcio", "install it:  pip install 'lmtool[grpc]'")
 
 
 async def _first_pool(address: Address) -> str:

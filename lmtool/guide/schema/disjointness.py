@@ -84,13 +84,11 @@ def _nodes(parts: Iterable[Schema], document: Document) -> Nodes | None:
 
 
 def _different_types(mine: Nodes, its: Nodes) -> bool:
-    for one, other in product(mine, its):
-        first, second = types_of(one), types_of(other)
-        if first is None or second is None:
-            continue
-        if not any(a == b or {a, b} == {"integer", "number"} for a, b in product(first, second)):
-            return True
-    return False
+    return any(
+        not any(a == b or {a, b} == {"integer", "number"} for a, b in product(first, second))
+        for first, second in product(map(types_of, mine), map(types_of, its))
+        if first is not None and second is not None
+    )
 
 
 def _different_values(mine: Nodes, its: Nodes, document: Document) -> bool:
