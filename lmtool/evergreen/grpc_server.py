@@ -113,7 +113,6 @@ class GrpcServer:
                 refusal = self._count(stack, shown, address)
             if refusal is not None:
                 self._note(refusal, "grpc", address)
-            if refusal is not None:
                 abort: Abort | None = Abort(_STATUS[refusal.reason], refusal.message, refusal.hint)
             else:
                 abort = await self._sessions.refusal(address)
