@@ -46,8 +46,9 @@ def ceilings(bench: Bench) -> Iterator[dict[str, Any]]:
         times = device.times(partial(torch.nn.functional.linear, left, right), settings.moment)
         yield {"flop_per_s": {str(dtype).removeprefix("torch."): 2 * settings.product_size**3 / times.median}}
     empty = torch.empty(1, device=device.device)
+    launch = device.host_seconds(empty.zero_)
     queued = device.times(empty.zero_, 0.01).median  # to the next small kernel, where the host launches each
-    yield {"launch_us": 1e6 * device.host_seconds(empty.zero_), "queued_launch_us": 1e6 * queued}
+    yield {"launch_us": 1e6 * launch, "queued_launch_us": 1e6 * queued}
 
 
 def _bandwidth(bench: Bench) -> dict[str, float]:
