@@ -155,10 +155,14 @@ def in_place_of(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
             new.unlink(missing_ok=True)
 
 
-def write_trace(path: Path, header: Header, events: Iterable[Event], *, overwrite: bool | None) -> int:
-    """Write a whole trace; return the number of its events. overwrite: as for `TraceWriter`. Raises `FileError`."""
+def write_trace(path: Path, header: Header, events: Iterable[Event], *, overwrite: bool | None = None) -> int:
+    """Write a trace of these events, which gets its name when it is complete; return their number.
+
+    overwrite: as for `TraceWriter`. Raises `FileError`.
+    """
+    time = 0.0
     with in_place_of(path, overwrite=overwrite) as new:
-        writer, time = TraceWriter(new, header, overwrite=True), 0.0
+        writer = TraceWriter(new, header, overwrite=True)
         try:
             for event in events:
                 writer.write(event)
