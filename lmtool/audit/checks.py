@@ -87,12 +87,8 @@ def judge(
         if check.name in names or check.name in parameter_checks.KIND_SOURCES:
             findings[check.name] = check.function(evidence, tolerance)
         if check.name == "logprobs_mode":
-            findings[KIND] = parameter_checks.judge_kind(evidence, findings, claim or _promised(evidence))
+            promised: Kind | None = "raw" if evidence.mode_claimed else None  # LMTP's requests ask for raw logprobs
+            findings[KIND] = parameter_checks.judge_kind(evidence, findings, claim or promised)
             kind = findings[KIND].measured.get("kind")
             evidence.kind = kind if kind in ("raw", "processed") else None
     return {name: finding for name, finding in findings.items() if name in names}
-
-
-def _promised(evidence: Evidence) -> Kind | None:
-    """What a wire promises by itself: LMTP's requests ask for raw logprobs."""
-    return "raw" if evidence.mode_claimed else None

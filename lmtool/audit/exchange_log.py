@@ -10,7 +10,7 @@ from lmtool.trace.connection_tap import FrameTap
 from lmtool.trace.events import Remark
 from lmtool.trace.header import Header
 from lmtool.trace.upstream_tap import UpstreamTap
-from lmtool.trace.writer import TraceWriter
+from lmtool.trace.writer import write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -61,12 +61,5 @@ class ExchangeLog:
         header = Header(by="lmtool audit", at="client", title=title, transport={"kind": kind}, json="msgspec")
         events = [one for one in self._events if only is None or one.connection in only]
         last = events[-1].time if events else 0.0
-        writer = TraceWriter(path, header, overwrite=True)
-        try:
-            for event in [*events, *(Remark(last, "mark", 0, mark) for mark in marks)]:
-                writer.write(event)
-            writer.close(last)
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror}") from None
-        finally:
-            writer.abandon()
+        remarks = [Remark(last, "mark", 0, mark) for mark in marks]
+        write_trace(path, header, [*events, *remarks], overwrite=True)

@@ -86,7 +86,7 @@ class Draws:
 def _bets(event: Event) -> list[list[float]]:
     claims, rest = list(event.claims), event.rest
     count = len(claims) + 1
-    bets = [_powered(claims, rest, power) for power in _POWERS]
+    bets = [_scaled([one**power for one in (*claims, rest)]) for power in _POWERS]
     bets += [_with_remainder(claims, power) for power in _POWERS]
     whole = sum(claims) + rest or 1.0
     best = [0.02 * one / whole for one in (*claims, rest)]
@@ -94,10 +94,6 @@ def _bets(event: Event) -> list[list[float]]:
     cut = _scaled([*claims, 0.01 * sum(claims)])
     flat = [(one / whole + 1 / count) / 2 for one in (*claims, rest)]
     return [bet or flat for bet in (*bets, best, cut, flat)]
-
-
-def _powered(claims: Sequence[float], rest: float, power: float) -> list[float]:
-    return _scaled([one**power for one in (*claims, rest)])
 
 
 def _with_remainder(claims: Sequence[float], power: float) -> list[float]:

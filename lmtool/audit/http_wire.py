@@ -119,13 +119,13 @@ class HttpWire:
 
     async def _constrained(self, question: Question) -> Answer:
         """The answer under the first spelling of the constraint that the server heeds."""
-        reasons = []
+        reasons, texts = [], {*question.choice, *map(json.dumps, question.choice)}
         for spelling in _constraints(question.choice):
             body = {**self._body(question), **spelling}
             answer = read_answer(await self._transport.post(PATHS[self._route], body), question)
             if answer.refusal:
                 reasons.append(answer.refusal)
-            elif all(_is_one_of(choice.text, question.choice) for choice in answer.choices):
+            elif all(choice.text is not None and choice.text.strip() in texts for choice in answer.choices):
                 return answer
         reason = reasons[0] if reasons else "a constraint is accepted, and the answer does not follow it"
         return Answer(question, 0, refusal=reason)
@@ -210,10 +210,6 @@ def _constraints(texts: Sequence[str]) -> list[Mapping[str, object]]:
         {"guided_choice": list(texts)},
         {"response_format": {"type": "json_schema", "json_schema": schema}},
     ]
-
-
-def _is_one_of(text: str | None, texts: Sequence[str]) -> bool:
-    return text is not None and text.strip() in {*texts, *map(json.dumps, texts)}
 
 
 def _tail(scored: Answer, tokens: Sequence[Token]) -> Answer:

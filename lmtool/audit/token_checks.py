@@ -110,14 +110,11 @@ def check_alternatives(evidence: Evidence, tolerance: float) -> Finding:  # noqa
         if token.ordered and rise > _ROUNDING:
             return breach(f"the alternatives of {_shown(token)} are not in order", answer, off=rise)
         count = len(token.alternatives)
-        if count > (most := _asked(answer, evidence.width)) + 1:
+        most = evidence.width if answer.question.alternatives is None else answer.question.alternatives
+        if count > most + 1:
             return breach(f"{count} alternatives; asked for {most}", answer, off=count - most)
     more = f"; {shared} names are those of two tokens" if shared else ""
     return passes(f"none twice, best first, at most {evidence.width} and the chosen one{more}")
-
-
-def _asked(answer: Answer, width: int) -> int:
-    return width if answer.question.alternatives is None else answer.question.alternatives
 
 
 def check_chosen_token(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # as above
@@ -161,7 +158,7 @@ def check_text(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001
                 or not pieces
                 or answer.question.stop
                 or answer.question.echo
-                or not all(map(_is_piece, pieces))
+                or not all(isinstance(name, str | bytes) and is_clear(name) for name in pieces)
             ):
                 continue
             count += 1
@@ -172,10 +169,6 @@ def check_text(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001
     if not count:
         return not_offered("tokens are named by ids only" if evidence.width else "there are no logprobs")
     return passes(f"tokens joined are the text in {count} answers")
-
-
-def _is_piece(name: object) -> bool:
-    return isinstance(name, str | bytes) and is_clear(name)
 
 
 def _fits(joined: bytes, text: str, reason: str | None, last: object) -> bool:

@@ -96,7 +96,9 @@ async def run(bench: HostBench, note: Callable[[str], None]) -> HostReport:
     async with contextlib.AsyncExitStack() as stack:
         versions = {}
         for name, folder in folders.items():
-            versions[name] = process = await stack.enter_async_context(_process(folder))
+            words = [sys.executable, "-P", host_worker.__file__, str(folder)]
+            worker = PeerProcess("host", sys.executable, {"threads": 1}, words)
+            versions[name] = process = await stack.enter_async_context(worker)
             await process.start(bench.timeout)
             if process.about["folder"] != str(folder):
                 raise ResourceError(
@@ -121,11 +123,6 @@ def checkout(folder: str) -> Path:
             "name the root of another checkout, such as one of `git worktree add ../before COMMIT`",
         )
     return path
-
-
-def _process(folder: Path) -> PeerProcess:
-    words = [sys.executable, "-P", host_worker.__file__, str(folder)]
-    return PeerProcess("host", sys.executable, {"threads": 1}, words)
 
 
 def _cases(bench: HostBench, about: Mapping[str, Any], note: Callable[[str], None]) -> list[Case]:

@@ -15,14 +15,15 @@ import random
 import sys
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lmtool.bench.peers.worker import peak_memory
+from lmtool.trace import writer
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Frame, Open, Vocab
 from lmtool.trace.header import Header
-from lmtool.trace.writer import TraceWriter
 from lmtool.tui.sources.event_pipeline import EventPipeline
 from lmtool.tui.sources.source import Source
 
@@ -117,21 +118,14 @@ class LoadSource(Source):
 
 
 def write_trace(path: Path, load: Load, tokens: int) -> None:
-    """Write a trace of this load with at least `tokens` tokens. Raises `FileError` and `OSError`."""
-    writer = TraceWriter(path, Header(by="lmtool bench inspect", json="msgspec", model={"vocab_size": VOCABULARY}))
-    time_now = 0.0
-    try:
-        for event in load.preamble():
-            writer.write(event)
-        payloads = load.payloads()
-        for number in range(-(-tokens // load.streams)):
-            time_now = number / load.frames_per_second
-            writer.write(Frame(time_now, "<", 1, payloads[number % DISTINCT_FRAMES]))
-            if writer.waiting_bytes > 2**22:
-                writer.flush()
-        writer.close(time_now)
-    finally:
-        writer.abandon()
+    """Write a trace of this load with at least `tokens` tokens. Raises `FileError`."""
+    header = Header(by="lmtool bench inspect", json="msgspec", model={"vocab_size": VOCABULARY})
+    payloads = load.payloads()
+    frames = (
+        Frame(number / load.frames_per_second, "<", 1, payloads[number % DISTINCT_FRAMES])
+        for number in range(-(-tokens // load.streams))
+    )
+    writer.write_trace(path, header, chain(load.preamble(), frames), overwrite=None)
 
 
 async def measure(words: Sequence[str]) -> None:

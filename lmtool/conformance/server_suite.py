@@ -49,7 +49,7 @@ async def ask_server(
         await conversation.until(lambda: transcript.is_answered("who"), "an answer to MODEL_INFO")
         # LMQL's server tells "<unavailable>" while its model loads.
         for _ in range(100):
-            if not _is_loading(transcript):
+            if _infos(transcript)[-1:] != ["<unavailable>"]:
                 break
             await asyncio.sleep(timeout_s / 100)
             await conversation.fence()
@@ -78,10 +78,6 @@ def _refused(server: SocketEndpoint, status: int) -> LmtoolError:
 
 def _infos(transcript: Transcript) -> list[object]:
     return [entry["model_info"] for m in transcript.received() for entry in m.entries if "model_info" in entry]
-
-
-def _is_loading(transcript: Transcript) -> bool:
-    return _infos(transcript)[-1:] == ["<unavailable>"]
 
 
 async def run_case(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from lmtool.access.outgoing import DENIED, as_headers, denied, misses_path, no_server
+from lmtool.access.outgoing import DENIED, as_headers, denied, misses_path, no_server, reason_of
 from lmtool.errors import ConnectError, FileError, ResourceError, TimeLimitError
 from lmtool.evergreen import codec
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
@@ -70,10 +70,8 @@ async def dial(url: str, authorization: str | None = None, *, loopback: bool = F
             proxy=None if loopback else True,
         )
     except InvalidStatus as refused:
-        status, body = (
-            refused.response.status_code,
-            bytes(refused.response.body or b"")[:300].decode("utf-8", "replace"),
-        )
+        status = refused.response.status_code
+        body = bytes(refused.response.body or b"")[:300].decode("utf-8", "replace")
         if status in DENIED and not misses_path(url, status, body, PATH):
             raise denied(url, status, body, key_sent=authorization is not None) from None
         if status == _ABOVE_LIMIT:
@@ -165,9 +163,7 @@ def _roots() -> bytes | None:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise FileError(
-            f"cannot read {path}: {(error.strerror or str(error)).lower()}", "check SSL_CERT_FILE"
-        ) from None
+        raise FileError(f"cannot read {path}: {reason_of(error)}", "check SSL_CERT_FILE") from None
 
 
 def _connects(channel: Any) -> bool:  # noqa: ANN401  # grpc is untyped

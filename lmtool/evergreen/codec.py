@@ -191,10 +191,6 @@ def _check_json(values: object, most: int) -> None:
 # Between protobuf's classes and ours.
 
 
-def _plan(message: type) -> Plan:
-    return [(name, each, _reader(each)) for name, each in wire_fields(message).items()]
-
-
 def _reader(each: WireField) -> Callable[[Any], Any] | None:
     if isinstance(each.message, type):
         return partial(_from_protobuf, each.message)
@@ -206,7 +202,7 @@ _PLANS: dict[type, Plan] = {}
 
 def _plan_of(message: type) -> Plan:
     if message not in _PLANS:
-        _PLANS[message] = _plan(message)
+        _PLANS[message] = [(name, each, _reader(each)) for name, each in wire_fields(message).items()]
     return _PLANS[message]
 
 

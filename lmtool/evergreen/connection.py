@@ -45,10 +45,6 @@ _SHARES = 4
 """How much more all actions of a session may have written than one of them may, before they pause."""
 
 
-def _ignore(_entry: ActionLog) -> None:
-    """Log nothing."""
-
-
 class Connection:
     """A session that runs. Belongs to one event loop; `run` must run while anything else is used."""
 
@@ -59,7 +55,7 @@ class Connection:
         *,
         number: int = 0,
         references: References | None = None,
-        log: Callable[[ActionLog], None] = _ignore,
+        log: Callable[[ActionLog], None] = lambda _entry: None,
         peer_actions: bool = True,
     ) -> None:
         """registry: actions that the peer may ask for; log: called with each that ended.

@@ -113,7 +113,9 @@ class GrpcServer:
                 refusal = self._count(stack, shown, address)
             if refusal is not None:
                 self._note(refusal, "grpc", address)
-            abort = _abort_of(refusal) if refusal is not None else await self._sessions.refusal(address)
+                abort: Abort | None = Abort(_STATUS[refusal.reason], refusal.message, refusal.hint)
+            else:
+                abort = await self._sessions.refusal(address)
             if abort is None:
                 agent, caller = dict(headers).get("user-agent", ""), current_caller.get()
                 try:
@@ -221,10 +223,6 @@ def _as_admitted(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """
     named = [(name, "cross-site" if name == "sec-fetch-site" else value) for name, value in headers]
     return [*((name, value) for name, value in named if name not in {"host", ":authority"}), ("host", "localhost")]
-
-
-def _abort_of(refusal: Refusal) -> Abort:
-    return Abort(_STATUS[refusal.reason], refusal.message, refusal.hint)
 
 
 def _address(peer: str) -> str:

@@ -97,10 +97,7 @@ class ServedModels:
 
         Raises `UnknownModelError`, or the load's error.
         """
-        chosen = call.target or self._default()
+        entries = self._catalogue.models()
+        chosen = call.target or (entries[0].name if len(entries) > 1 else None)
         sink = self._sinks.setdefault(call.control, SessionSink())
         return Target(self._model, chosen, await self._model.info(chosen), sink)
-
-    def _default(self) -> str | None:
-        entries = self._catalogue.models()
-        return entries[0].name if len(entries) > 1 else None

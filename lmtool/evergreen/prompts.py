@@ -153,11 +153,7 @@ class PromptBuilder:
         return [ChatMessage(role, "".join(texts), tokens=tokens) for role, texts, tokens in turns], still_open
 
 
-def _ignore() -> None:
-    """Nobody watches."""
-
-
-async def read_prompt(node: InputNode, builder: PromptBuilder, on_growth: Callable[[], None] = _ignore) -> Prompt:
+async def read_prompt(node: InputNode, builder: PromptBuilder, on_growth: Callable[[], None] = lambda: None) -> Prompt:
     """The prompt of a tree, once all of it is here. on_growth: called whenever the builder has more of it."""
     async for leaf in node:
         builder.begin(leaf.metadata, leaf.id)

@@ -94,17 +94,10 @@ class AllowedReferences:
             return []
         if parts.netloc not in ("", "localhost"):  # no host but the beginning of a path, as the source writes them
             host = Path(unquote(parts.netloc))
-            return (
-                []
-                if host.is_absolute() or ".." in host.parts
-                else [(root, host / path.lstrip("/")) for root in self._roots]
-            )
+            outside = host.is_absolute() or ".." in host.parts
+            return [] if outside else [(root, host / path.lstrip("/")) for root in dict.fromkeys(self.folders.values())]
         named = Path(path)
         return [(root, named.relative_to(name)) for name, root in self.folders.items() if named.is_relative_to(name)]
-
-    @property
-    def _roots(self) -> list[Path]:
-        return list(dict.fromkeys(self.folders.values()))
 
 
 def allowed_references(values: Sequence[str]) -> AllowedReferences | None:

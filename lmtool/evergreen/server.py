@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
@@ -55,10 +55,6 @@ class Tap(Protocol):
         """A session has ended; code and reason: as WebSocket's, also where something else carried it."""
 
 
-def _ignore(_entry: ActionLog) -> None:
-    """Log nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Plugs:
     """What a server and all its sessions are plugged into."""
@@ -68,7 +64,7 @@ class Plugs:
     config: EvergreenConfig = field(default_factory=EvergreenConfig)
     references: References | None = None
     """Outside data that leaves may refer to; None: none."""
-    log: Callable[[ActionLog], None] = _ignore
+    log: Callable[[ActionLog], None] = lambda _entry: None
     """Called with each action that ended."""
     tap: Tap | None = None
     """Observes every message."""
@@ -219,7 +215,7 @@ class EvergreenServer:
         client = websocket.client.host if websocket.client is not None else ""
         refusal = await self.refusal(client)
         if refusal is not None:
-            await websocket.send_denial_response(_denial(refusal))
+            await websocket.send_denial_response(PlainTextResponse(refusal.reason, 503, {"retry-after": "1"}))
             return
         # What its client takes, be it a byte, is seen by the transport, which cuts it (`access.stall`).
         limits = replace(self.plugs.config.limits, stall_limit=0)
@@ -283,10 +279,6 @@ def _imported(registry: Registry | Callable[[], Registry]) -> Registry:
 
 def _too_many(name: str, limit: int, what: str) -> Abort:
     return Abort(Status.RESOURCE_EXHAUSTED, f"{limit} {what}, the limit {name}", "end one, or try again later")
-
-
-def _denial(refusal: Abort) -> Response:
-    return PlainTextResponse(refusal.reason, 503, {"retry-after": "1"})
 
 
 async def _within(seconds: float, waits: Iterable[object]) -> None:

@@ -132,16 +132,11 @@ def outcome_of_error(error: ApiError | LmtoolError) -> Outcome:
         return overflow_of(found.message)
     if known is TIMEOUT and isinstance(error, LmtoolError) and not error.retryable:
         return OVER
-    outcome = known or _outcome_of_status(found)
+    refused = Outcome("refused", f"refused ({found.code or found.status})")
+    outcome = known or (refused if found.status < 500 else Outcome("fault", f"status {found.status}"))
     if error.retry_after > 0 and outcome.kind in {"rate_limit", "fault"}:  # it has said when it will be better
         return Outcome("rate_limit", outcome.reason, float(error.retry_after))
     return outcome
-
-
-def _outcome_of_status(error: ApiError) -> Outcome:
-    if error.status < 500:
-        return Outcome("refused", f"refused ({error.code or error.status})")
-    return Outcome("fault", f"status {error.status}")
 
 
 def _outcomes(attempts: Sequence[Attempt]) -> str:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lmtool.interfaces import TokenModel
     from lmtool.lmtp.client import LmtpClient
     from lmtool.providers.answer_events import AnswerEvent
-    from lmtool.providers.chat_request import Thinking
     from lmtool.types import TokenOutput
 
 SAME_MODEL = Outcome("refused", "is the same model as one that refused")
@@ -79,7 +78,9 @@ class ModelBackend:
                     yield events
                 else:
                     stream.collected += events
-            yield [*stream.collected, *_usage(stream.generation)]
+            used = stream.generation.usage()
+            counts = (used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens)
+            yield [*stream.collected, TokenUsage(*counts)]
         except MemberLostError as error:
             lost = True
             raise CallFailedError(error.outcome) from None
@@ -134,16 +135,12 @@ class ModelBackend:
         prompt = replace(prompt, prefill=chat.prefill, chat_template_kwargs=variables)
         call = replace(call, prompts=(prompt,), cache_salt=salted(""))
         if chat.thinking is not None:
-            call = replace(call, thoughts=_thoughts(chat.thinking))
+            asked, demanded_by = chat.thinking, "thinking" if chat.thinking.enabled else ""
+            thoughts = ThoughtOptions(asked.enabled, asked.budget, asked.effort, demanded_by=demanded_by)
+            call = replace(call, thoughts=thoughts)
         if call.tools is not None and call.tools.forced:
             return replace(call, model=self._config.model)
         return replace(call, model=self._config.model, constraint=request.constraint)
-
-
-def _thoughts(asked: Thinking) -> ThoughtOptions:
-    """The same in the terms of our HTTP APIs."""
-    thinking = "thinking" if asked.enabled else ""
-    return ThoughtOptions(asked.enabled, asked.budget, asked.effort, demanded_by=thinking)
 
 
 def _events(generation: Generation, output: TokenOutput) -> list[AnswerEvent]:
@@ -178,8 +175,3 @@ def _tokens(generation: Generation, output: TokenOutput) -> tuple[ChunkToken, ..
         ChunkToken(piece_of(entry["token"], entry["bytes"]), entry["logprob"], entry["top_logprobs"])
         for entry in entries
     )
-
-
-def _usage(generation: Generation) -> list[AnswerEvent]:
-    usage = generation.usage()
-    return [TokenUsage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)]

@@ -303,18 +303,14 @@ class PoolAnswer:
         if stream is not None:
             self.partial.tokens = self._prefilled + stream.tokens
         self._further_ways = [] if stream is None else ["tokens"]
-        if not self._may_prefill:
+        wanted = self.pool.config.continue_by == "prefill" and len(self.seams) < MAX_SEAMS
+        if not wanted or self._cut is None or self._cut.obstacle:
             return None
         limit = self.request.chat.parameters.get("maxTokens")
         if self.partial.finish_reasons or (isinstance(limit, int) and self.partial.tokens >= limit):
             return self._complete()
         self._further_ways.append("prefill")
         return None
-
-    @property
-    def _may_prefill(self) -> bool:
-        wanted = self.pool.config.continue_by == "prefill" and len(self.seams) < MAX_SEAMS
-        return wanted and self._cut is not None and not self._cut.obstacle
 
     def _complete(self) -> list[AnswerEvent]:
         """End an answer whose end alone was lost."""
@@ -334,7 +330,8 @@ class PoolAnswer:
         while self._further_ways:
             self._way = self._further_ways.pop(0)
             self._refused.clear()  # it is another request now
-            members = self._resuming() if self._way == "tokens" else await self._prefilling()
+            resuming = [at for at in self.able if self.pool.members[at].backend.resumes]
+            members = resuming if self._way == "tokens" else await self._prefilling()
             if members:
                 return self._passes(members)
         raise self._broken()
@@ -346,10 +343,6 @@ class PoolAnswer:
         error = broken(self._cut.member.id, self._cut.reason, self.partial.pieces, why)
         error.attempts = self.attempts
         return error
-
-    def _resuming(self) -> list[int]:
-        """Members that may have what the stream runs on."""
-        return [at for at in self.able if self.pool.members[at].backend.resumes]
 
     async def _prefilling(self) -> list[int]:
         """Members that go on with a text; the others are named in the attempts."""

@@ -75,7 +75,8 @@ class PoolFetch(PoolAnswer, Generic[T]):
 
 def begin(pool: Pool, exchange: Exchange[T], caller: Caller) -> PoolFetch[T]:
     """The request, which nobody has been called for yet. Raises `ApiError` where no member can do it."""
-    able = [at for at, member in enumerate(pool.members) if _can(member, exchange)]
+    backends = [member.backend for member in pool.members]
+    able = [at for at, one in enumerate(backends) if isinstance(one, HttpBackend) and exchange.supports(one.provider)]
     if not able:
         kinds = ", ".join(f"{member.id} ({member.config.target.name})" for member in pool.members)
         sentence = f"no model of the pool {pool.id} can do {exchange.name} through this gateway: {kinds}"
@@ -83,7 +84,3 @@ def begin(pool: Pool, exchange: Exchange[T], caller: Caller) -> PoolFetch[T]:
     pool.requests += 1
     request = PoolRequest(ChatRequest((ChatMessage("user", exchange.text),)))
     return PoolFetch(pool, request, able, caller, exchange=exchange)
-
-
-def _can(member: Member, exchange: Exchange[T]) -> bool:
-    return isinstance(member.backend, HttpBackend) and exchange.supports(member.backend.provider)

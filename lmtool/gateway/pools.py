@@ -170,7 +170,8 @@ class Pools:
         """See `TokenModel.info`."""
         pool = self.pool(model)
         if pool is not None:
-            return pool_info(pool)
+            constructor = f"Pool({pool.id!r}: {', '.join(member.id for member in pool.members)})"
+            return ModelInfo(pool.id, constructor, "gateway", chat_template=True, text_only=True)
         if self._own is None:
             raise self._unknown(model)
         return await self._own.model.info(model)
@@ -247,9 +248,3 @@ class Pools:
             if pool.cache is not None:
                 pool.cache.close()
         await self._client.close()
-
-
-def pool_info(pool: Pool) -> ModelInfo:
-    """A pool in the terms of models."""
-    members = ", ".join(member.id for member in pool.members)
-    return ModelInfo(pool.id, f"Pool({pool.id!r}: {members})", "gateway", chat_template=True, text_only=True)

@@ -25,11 +25,6 @@ def expand(text: str) -> str:
     return _REFERENCE.sub(_value, text)
 
 
-def has_references(text: str) -> bool:
-    """Whether a text depends on the environment or on files."""
-    return any(match[0] != "$$" for match in _REFERENCE.finditer(text))
-
-
 def _value(match: re.Match[str]) -> str:
     if match[0] == "$$":
         return "$"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from lmtool.gateway.references import ReferenceFailedError, SecretSource, expand, has_references
+from lmtool.gateway.references import ReferenceFailedError, SecretSource, expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -261,11 +261,6 @@ class Section:
         except (ValueError, yaml.YAMLError):
             self.faults.add(node, f"{place} is no value that can be read")
         return None
-
-    def is_reference(self, key: str) -> bool:
-        """Whether a key's value is a text with references."""
-        node = self._values.get(key)
-        return isinstance(node, yaml.ScalarNode) and has_references(str(node.value))
 
     def ignore(self, *keys: str) -> None:
         """Accept these keys, whatever they say."""

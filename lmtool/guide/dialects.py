@@ -44,12 +44,13 @@ _PLAIN = frozenset({
     "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf", "uniqueItems",
 })  # fmt: skip
 """Keywords without schemas, which are the same in all dialects."""
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
-_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SINGLE = frozenset({
+NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+SINGLE = frozenset({
     "additionalProperties", "contains", "propertyNames", "if", "then", "else", "not", "unevaluatedItems",
     "unevaluatedProperties",
 })  # fmt: skip
+"""Keywords with schemas by name, in a list, or with one."""
 _NEGATED = frozenset({"not", "if", "oneOf"})
 """Keywords under which a schema that excludes more may allow more."""
 _LIMITS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
@@ -182,11 +183,11 @@ class _Reader:
             written[keyword] = [*written[keyword], *new] if both else new
 
     def _value(self, keyword: str, value: Any, place: _Place) -> Any:  # noqa: ANN401  # any JSON
-        if keyword in _NAMED and isinstance(value, dict):
+        if keyword in NAMED and isinstance(value, dict):
             return {name: self._schema(part, place) for name, part in value.items()}
-        if keyword in _LISTS and isinstance(value, list):
+        if keyword in LISTS and isinstance(value, list):
             return [self._schema(part, place) for part in value]
-        return self._schema(value, place) if keyword in _SINGLE else value
+        return self._schema(value, place) if keyword in SINGLE else value
 
     def _items(self, keyword: str, schema: dict[str, Any], place: _Place, written: dict[str, Any]) -> None:
         """`items` of one schema or, up to 2019-09, of one for each place, with `additionalItems` after them."""

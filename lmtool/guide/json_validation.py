@@ -54,7 +54,8 @@ def examine(schema_text: str, text: str, steps: int) -> tuple[str, ...]:
         raise UncheckedError("it is nested too deeply") from None
     with _judge(schema_text, steps) as validator:
         found = list(islice(validator.iter_errors(value), _MOST_SENTENCES))
-    return tuple(f"at {error.json_path}: {_short(_NUMBER.sub(_decimal_digits, error.message))}" for error in found)
+    sentences = ((error.json_path, _NUMBER.sub(r"\1", error.message)) for error in found)
+    return tuple(f"at {place}: {_short(sentence)}" for place, sentence in sentences)
 
 
 def valid_values(schema_text: str, values: list[object], steps: int) -> list[object]:
@@ -79,10 +80,6 @@ def _judge(schema_text: str, steps: int) -> Iterator[Any]:
 
 
 _NUMBER = re.compile(r"Decimal\('([^']*)'\)")
-
-
-def _decimal_digits(number: re.Match[str]) -> str:
-    return number[1]
 
 
 def _validator(schema_text: str) -> Any:  # noqa: ANN401  # jsonschema's classes are made as they are needed

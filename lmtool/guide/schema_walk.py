@@ -9,8 +9,10 @@ if TYPE_CHECKING:
 
     Change: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
-_DATA = frozenset({"const", "enum", "default", "examples"})
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose value is no schema, whatever it looks like."""
+NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""Keywords whose value has schemas under names of the client's."""
 
 
 def changed(schema: Any, change: Change) -> Any:  # noqa: ANN401  # any JSON
@@ -28,9 +30,9 @@ def changed(schema: Any, change: Change) -> Any:  # noqa: ANN401  # any JSON
 
 
 def _value(keyword: str, value: Any, change: Change) -> Any:  # noqa: ANN401  # any JSON
-    if keyword in _DATA:
+    if keyword in DATA:
         return value
-    if keyword not in _NAMED or not isinstance(value, dict):
+    if keyword not in NAMED or not isinstance(value, dict):
         return changed(value, change)
     named = {name: changed(part, change) for name, part in value.items()}
     return value if all(named[name] is value[name] for name in value) else named

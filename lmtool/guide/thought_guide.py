@@ -228,7 +228,8 @@ class ThoughtGuide:
         elif self._phase == "thought":
             row[:] = ~np.uint32(0)
             if self._inner is not None:
-                _clear(row, [*self._tokens.eos, *self._tokens.overrun(self._tail)])
+                for token in (*self._tokens.eos, *self._tokens.overrun(self._tail)):
+                    row[token // 32] &= ~np.uint32(1 << token % 32)
         elif self._inner is None:
             row[:] = ~np.uint32(0)
         elif self._phase == "opening":
@@ -291,8 +292,3 @@ class ThoughtGuide:
 def _set(row: NDArray[np.uint32], tokens: Sequence[int]) -> None:
     for token in tokens:
         row[token // 32] |= np.uint32(1 << token % 32)
-
-
-def _clear(row: NDArray[np.uint32], tokens: Sequence[int]) -> None:
-    for token in tokens:
-        row[token // 32] &= ~np.uint32(1 << token % 32)

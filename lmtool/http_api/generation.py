@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from lmtool.http_api.models import Models, Served
     from lmtool.http_api.requests import Call
-    from lmtool.http_api.tools.definitions import ToolUse
     from lmtool.http_api.tools.deltas import Delta
     from lmtool.http_api.tools.parsers import ToolCallParser
     from lmtool.types import Constraint, Prompt
@@ -89,19 +88,18 @@ class Generation:
 
     def _answer_constraint(self) -> Constraint | None:
         """What the answers must match: the request's own form, or calls where it allows them. Raises `ApiError`."""
-        tools, form = self.call.tools, self.call.constraint
+        tools, form, parser = self.call.tools, self.call.constraint, self.served.tool_call_parser
         if self.served.info.text_only:  # it takes tools as they are
             return None if tools is not None and tools.forced else form
         if tools is None:
             return form
         if tools.forced:
-            own = (
-                forced_calls(tools, self.served.tool_call_parser, self._special_marks) if self._form_is_known else None
-            )
+            own = forced_calls(tools, parser, self._special_marks) if self._form_is_known else None
             return form if own is None else own
-        if form is None:
-            return self._strict_calls(tools)
-        return tools_or_schema(form, tools, self.served.tool_call_parser, self._special_marks)
+        if form is not None:
+            return tools_or_schema(form, tools, parser, self._special_marks)
+        # Calls that nothing forces are held to strict tools' schemas, where a mark tells them from text.
+        return strict_calls(tools, parser, self._special_marks) if self._form_is_known else None
 
     @property
     def _form_is_known(self) -> bool:
@@ -114,12 +112,6 @@ class Generation:
         calls = self.served.info.tool_calls
         ids = {} if calls is None else calls.special_tokens
         return {mark: ids[mark] for mark in self.served.tool_call_parser.marks if mark in ids}
-
-    def _strict_calls(self, tools: ToolUse) -> Constraint | None:
-        """Calls that nothing forces are held to strict tools' schemas, where a mark tells them from text."""
-        if not self._form_is_known:
-            return None
-        return strict_calls(tools, self.served.tool_call_parser, self._special_marks)
 
     @property
     def prompt_tokens(self) -> int:
@@ -241,19 +233,14 @@ class Generation:
         used = [answer.usage for answer in self.answers if answer.usage is not None]
         firsts = [self.answers[at].usage for at in range(0, len(self.answers), self.call.width)]
         known = [usage for usage in firsts if usage is not None]
-        running = sum(len(answer.outputs) for answer in self.answers if answer.usage is None)
+        running = [output for answer in self.answers if answer.usage is None for output in answer.outputs]
+        thoughts = sum(output.reasoning is not None for output in running)
         return Usage(
             sum(usage.prompt_tokens for usage in known) if len(known) == len(firsts) else self.prompt_tokens,
-            sum(usage.completion_tokens for usage in used) + running,
+            sum(usage.completion_tokens for usage in used) + len(running),
             sum(usage.cached_tokens for usage in known),
-            sum(usage.reasoning_tokens for usage in used) + self._running_thoughts,
+            sum(usage.reasoning_tokens for usage in used) + thoughts,
         )
-
-    @property
-    def _running_thoughts(self) -> int:
-        """Tokens of thoughts of the answers that go on."""
-        running = (answer.outputs for answer in self.answers if answer.usage is None)
-        return sum(output.reasoning is not None for outputs in running for output in outputs)
 
     async def scored(self, prompt: Prompt, top_logprobs: int | None) -> tuple[str, list[TokenOutput]]:
         """A prompt as text, and its tokens as if they had been generated; no tokens without `top_logprobs`.

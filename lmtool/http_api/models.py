@@ -26,17 +26,13 @@ OnStreamEnd: TypeAlias = "Callable[[TokenOutput | None, int], None]"
 """Called for each stream that ended: its last output, None where the client left before, and its tokens."""
 
 
-def _ignore(_last: TokenOutput | None, _tokens: int) -> None:
-    """Count nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class ApiConfig:
     """How a server answers over HTTP."""
 
     tool_call_parser: str | None = None
     """How models write calls of tools, by name; None: as their chat templates teach."""
-    on_stream_end: OnStreamEnd = _ignore
+    on_stream_end: OnStreamEnd = lambda _last, _tokens: None
     max_logprobs: int | None = None
     """Most alternatives that may be asked for beside a token; None: `MAX_LOGPROBS`."""
 

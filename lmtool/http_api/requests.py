@@ -114,10 +114,8 @@ class Call:
 
         Its `max_tokens` is for routes that have no limit of their own, as for vLLM.
         """
-        limited = self.sampling.max_tokens != MAX_TOKENS
-        added = {name: value for name, value in defaults.items() if name not in self.parameters}
-        if limited:
-            added.pop("max_tokens", None)
+        given = self.parameters | ({"max_tokens"} if self.sampling.max_tokens != MAX_TOKENS else frozenset())
+        added = {name: value for name, value in defaults.items() if name not in given}
         return replace(self, sampling=replace(self.sampling, **added)) if added else self  # type: ignore[arg-type] # names of numbers
 
     def check(self, limits: PromptLimits) -> None:
@@ -273,10 +271,8 @@ class SamplingFields(Body):
 def set_parameters(request: Body) -> frozenset[str]:
     """The fields of `SamplingParams` that a request of any API has set."""
     spellings = {name: name for name in DEFAULTS} | _SPELLINGS
-    return frozenset(name for spelling, name in spellings.items() if getattr(request, spelling, None) is not None) - {
-        "top_logprobs",
-        "logprobs_mode",
-    }
+    given = {name for spelling, name in spellings.items() if getattr(request, spelling, None) is not None}
+    return frozenset(given - {"top_logprobs", "logprobs_mode"})
 
 
 _SPELLINGS = {

@@ -156,25 +156,23 @@ class OpenAIServer:
 
     async def _embeddings(self, request: Request) -> Response:
         """Refused: the models here have no embeddings."""
-        entry = self._catalogue.entry(await self._models.read(request, _model_name))
-        raise ApiError(
-            400,
-            f"{entry.name} was trained to continue texts, not to compare them: what its layers hold is no embedding, "
-            "and none is made up here; ask a server of an embedding model",
-            param="model",
-            code="unsupported_model",
+        why = (
+            "was trained to continue texts, not to compare them: what its layers hold is no embedding, and none is "
+            "made up here; ask a server of an embedding model"
         )
+        raise await self._unsupported(request, why)
 
     async def _rerank(self, request: Request) -> Response:
         """Refused: the models here do not compare texts."""
-        entry = self._catalogue.entry(await self._models.read(request, _model_name))
-        raise ApiError(
-            400,
-            f"{entry.name} was trained to continue texts, not to compare or to rank them; ask a server of a model that "
-            "was, or take the likelihood of one text behind another: /v1/completions with echo and logprobs",
-            param="model",
-            code="unsupported_model",
+        why = (
+            "was trained to continue texts, not to compare or to rank them; ask a server of a model that was, or take "
+            "the likelihood of one text behind another: /v1/completions with echo and logprobs"
         )
+        raise await self._unsupported(request, why)
+
+    async def _unsupported(self, request: Request, why: str) -> ApiError:
+        entry = self._catalogue.entry(await self._models.read(request, _model_name))
+        return ApiError(400, f"{entry.name} {why}", param="model", code="unsupported_model")
 
     async def _chat(self, request: Request) -> Response:
         """Continue a conversation (OpenAI's chat completions)."""

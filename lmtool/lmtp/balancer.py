@@ -38,11 +38,6 @@ _GRACE = 1.0
 _log = logging.getLogger(__name__)
 
 
-def _no_tokenizer(_info: ModelInfo, _limits: PromptLimits | None) -> Tokenizer | None:
-    """Have no tokenizers."""
-    return None
-
-
 class Balancer:
     """An `interfaces.TokenModel`, `ProgressSource`, `Catalogue` and `ModelControl` over workers.
 
@@ -57,7 +52,7 @@ class Balancer:
         api_key: str | None = None,
         *,
         expected: Sequence[ModelEntry] = (),
-        load_tokenizer: Callable[[ModelInfo, PromptLimits | None], Tokenizer | None] = _no_tokenizer,
+        load_tokenizer: Callable[[ModelInfo, PromptLimits | None], Tokenizer | None] = lambda _info, _limits: None,
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
         wait_seconds: float = WAIT_SECONDS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, LmtoolError, LocalProtocolError, RequestError, TimeLimitError
@@ -65,17 +66,23 @@ class LmtpClient:
         limits: longest waits for answers and streams; None: the defaults of `WaitLimits`.
         """
         self._endpoint = endpoints.parse(endpoint, api_key)
-        self._open_timeout = open_timeout
-        self._on_frame = on_frame
-        self._on_progress = on_progress
-        self._on_ignored = on_ignored
-        self._on_system = on_system
         self._extended = extended
-        self._pings = PingLimits(ping_interval)
         self._limits = limits or WaitLimits()
         self._answered = False
         self._link: ClientConnection | None = None
         self._buffers = ClientBuffers()
+        self._connect = partial(
+            ClientConnection,
+            self._endpoint,
+            open_timeout=open_timeout,
+            on_frame=on_frame,
+            on_progress=on_progress,
+            on_ignored=on_ignored,
+            on_system=on_system,
+            buffers=self._buffers,
+            pings=PingLimits(ping_interval),
+            limits=self._limits,
+        )
         self._closed = False
 
     @property
@@ -260,18 +267,9 @@ class LmtpClient:
             raise LocalProtocolError("this client is closed; make a new one")
         if self._link is None or self._link.lost:
             self._answered = self.answered
-            self._link = ClientConnection(
-                self._endpoint,
-                open_timeout=self._open_timeout,
-                on_frame=self._on_frame,
-                on_progress=self._on_progress,
-                on_ignored=self._on_ignored,
-                on_system=self._on_system,
+            self._link = self._connect(
                 extended=self.extended,  # a server that comes back silent is not taken for LMQL's
                 after=self._link if self._owned else None,  # two would not have room in memory
-                buffers=self._buffers,
-                pings=self._pings,
-                limits=self._limits,
             )
         return self._link
 

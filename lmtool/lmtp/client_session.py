@@ -167,35 +167,29 @@ class ClientSession:
 
     def ask(self, model: str | None, *, progress: bool = False, listing: bool = False) -> tuple[str, str]:
         """Ask MODEL_INFO, or for the list of all that is served. Returns the request's key and the frame to send."""
-        self._last_key += 1
-        key = str(self._last_key)
-        self._requests.add(key)
         new = not self.plain
-        request = ModelInfoRequest(key, model, extended=new, progress=new and progress, listing=new and listing)
-        return key, codec.encode_request(request)
+        return self._ask(ModelInfoRequest("", model, extended=new, progress=new and progress, listing=new and listing))
 
     def manage(self, load: str | None, unload: str | None, *, progress: bool = False) -> tuple[str, str]:
         """Ask MODELS. Returns the request's key and the frame to send."""
-        self._last_key += 1
-        key = str(self._last_key)
-        self._requests.add(key)
-        return key, codec.encode_request(ModelsRequest(key, load, unload, extended=True, progress=progress))
+        return self._ask(ModelsRequest("", load, unload, extended=True, progress=progress))
 
     def change_buffer(self, request: BufferRequest) -> tuple[str, str]:
         """Ask BUFFER. Returns the request's key and the frame to send. Raises `LocalProtocolError`."""
-        key = str(self._last_key + 1)
-        frame = codec.encode_request(replace(request, stream_id=key, extended=True))
-        self._last_key += 1
-        self._requests.add(key)
-        return key, frame
+        return self._ask(replace(request, extended=True))
 
     def watch(self) -> tuple[str, str]:
         """Ask WATCH. Returns the request's key and the frame to send."""
-        self._last_key += 1
-        key = str(self._last_key)
-        self._requests.add(key)
+        key, frame = self._ask(WatchRequest("", extended=True))
         self._watches.add(key)
-        return key, codec.encode_request(WatchRequest(key, extended=True))
+        return key, frame
+
+    def _ask(self, request: ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest) -> tuple[str, str]:
+        key = str(self._last_key + 1)
+        frame = codec.encode_request(replace(request, stream_id=key))
+        self._last_key += 1
+        self._requests.add(key)
+        return key, frame
 
     def cancel(self, key: str, model: str | None, *, follow: bool = False) -> str | None:
         """End a stream: late outputs of it are dropped. Returns the frame to send, None where the server needs none.

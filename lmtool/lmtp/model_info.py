@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 import msgspec
 
@@ -15,6 +15,8 @@ from lmtool.types import ModelInfo, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+T = TypeVar("T")
 
 UNAVAILABLE = "<unavailable>"
 """What LMQL's server answers while it loads a model, and for ever when the load failed."""
@@ -78,12 +80,12 @@ def from_wire(members: Mapping[str, object] | str, model: str | None) -> ModelIn
         eos_token_ids=tuple(token for token in _list(members, "eos_token_ids") if isinstance(token, int)),
         tokenizer=_tokenizer(members.get("tokenizer")),
         chat_template=members.get("chat_template") is True,
-        fingerprint=_fingerprint(members.get("fingerprint")),
+        fingerprint=digest if _FINGERPRINT.fullmatch(digest := _text(members, "fingerprint") or "") else None,
         text_only=members.get("text_only") is True,
         batch_invariant=value if isinstance(value := members.get("batch_invariant"), bool) else None,
         sampling_defaults=sampling_defaults.known(members.get("sampling_defaults")),
-        tool_calls=_tool_calls(members.get("tool_calls")),
-        reasoning=_reasoning(members.get("reasoning")),
+        tool_calls=_format(members.get("tool_calls"), ToolCallFormat, ToolCallFormat()),
+        reasoning=_format(members.get("reasoning"), ReasoningFormat, None),
         versions=_versions(members),
         key_limits=_key_limits(members.get("key_limits")),
         max_top_logprobs=_number(limits, "top_logprobs") if isinstance(limits, dict) else None,
@@ -143,28 +145,17 @@ def _key_limits(value: object) -> dict[str, int]:
     return {name: limit for name, limit in value.items() if type(limit) is int} if isinstance(value, dict) else {}
 
 
-def _fingerprint(value: object) -> str | None:
-    return value if isinstance(value, str) and _FINGERPRINT.fullmatch(value) else None
-
-
 def _tokenizer(value: object) -> TokenizerInfo | None:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
     return TokenizerInfo(value["name"], str(value.get("sha256", "")))
 
 
-def _tool_calls(value: object) -> ToolCallFormat | None:
+def _format(value: object, kind: type[T], otherwise: T | None) -> T | None:
     try:
-        return None if value is None else msgspec.convert(value, ToolCallFormat)
+        return None if value is None else msgspec.convert(value, kind)
     except msgspec.ValidationError:  # of a later server
-        return ToolCallFormat()
-
-
-def _reasoning(value: object) -> ReasoningFormat | None:
-    try:
-        return None if value is None else msgspec.convert(value, ReasoningFormat)
-    except msgspec.ValidationError:  # of a later server
-        return None
+        return otherwise
 
 
 def _versions(members: Mapping[str, object]) -> dict[str, str]:

@@ -28,10 +28,6 @@ class Tap(Protocol):
         """A connection has ended; code: the WebSocket close code, None where there was none."""
 
 
-def _ignore(_entry: RequestLog) -> None:
-    """Log nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Plugs:
     """What a server and all its connections are plugged into."""
@@ -42,7 +38,7 @@ class Plugs:
     """Reports loads to clients that request it."""
     catalogue: Catalogue | None = None
     """Lists what is served; without one a list is answered by the description of the one model."""
-    log: Callable[[RequestLog], None] = _ignore
+    log: Callable[[RequestLog], None] = lambda _entry: None
     """Called with each request that ends."""
     tap: Tap | None = None
     """Observes every frame."""

@@ -299,12 +299,8 @@ def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
         payload["constraint"] = written(request.constraint)
     if request.logits_processors:
         payload["logits_processors"] = written_processors(request.logits_processors)
-    if request.generated:
-        payload["generated"] = request.generated
-    if request.resumable:
-        payload["resumable"] = True
-    if request.logprob_token_ids:
-        payload["logprob_token_ids"] = request.logprob_token_ids
+    given = ((name, getattr(request, name)) for name in ("generated", "resumable", "logprob_token_ids"))
+    payload |= {name: value for name, value in given if value}
     if request.reasoning is not None:
         asked = {name: value for name, value in asdict(request.reasoning).items() if value not in (None, "")}
         payload["reasoning"] = asked or True

@@ -314,7 +314,8 @@ class StreamRouter:
             return
         rests = [worker.rest_seconds for worker in route.workers if worker.up]
         if rests:
-            raise _all_rest(rests)
+            why = "every worker that is up rests: it is overloaded, or has failed"
+            raise OverloadedError(why, f"try again in {max(min(rests), 0.1):.1f} s")
         if late or not any(worker.ever_up for worker in route.workers):
             others = any(worker.up for worker in self._workers)
             what = f"no worker that serves {route.model} is up" if others else "no worker is up"
@@ -365,10 +366,3 @@ def _computes_the_same(worker: Worker, attempt: Attempt, model: str | None) -> b
 
 def _generated(request: Request) -> tuple[int, ...]:
     return request.generated if isinstance(request, GenerateRequest) else ()
-
-
-def _all_rest(rests: Sequence[float]) -> OverloadedError:
-    return OverloadedError(
-        "every worker that is up rests: it is overloaded, or has failed",
-        f"try again in {max(min(rests), 0.1):.1f} s",
-    )

@@ -60,11 +60,8 @@ async def open_transport(
                 return await _start(endpoint)
             return await _dial(endpoint, pings or PingLimits())
     except TimeoutError:
-        raise TimeLimitError(f"no connection to {_name(endpoint)} within {open_timeout:g} s") from None
-
-
-def _name(endpoint: Endpoint) -> str:
-    return endpoint.url if isinstance(endpoint, SocketEndpoint) else " ".join(endpoint.words)
+        name = endpoint.url if isinstance(endpoint, SocketEndpoint) else " ".join(endpoint.words)
+        raise TimeLimitError(f"no connection to {name} within {open_timeout:g} s") from None
 
 
 async def _dial(endpoint: SocketEndpoint, pings: PingLimits) -> Transport:

@@ -52,10 +52,6 @@ class Description:
         return None if self.info is None else self.info.fingerprint
 
 
-def _ignore(_worker: Worker, _info: ModelInfo) -> None:
-    """Do nothing with a description."""
-
-
 class Worker:
     """A server, ours (`stdio:COMMAND`, started and started again) or one at an address."""
 
@@ -66,7 +62,7 @@ class Worker:
         on_change: Callable[[Worker], None],
         on_progress: Callable[[LoadProgress], None],
         *,
-        on_described: Callable[[Worker, ModelInfo], None] = _ignore,
+        on_described: Callable[[Worker, ModelInfo], None] = lambda _worker, _info: None,
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:

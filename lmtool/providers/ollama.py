@@ -66,7 +66,9 @@ def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, 
     }
     if isinstance(message, MultimodalMessage):
         parts = map(object_of, json.loads(message.parts))
-        turn["images"] = [_image(object_of(part["image_url"])) for part in parts if part.get("type") == "image_url"]
+        images = [object_of(part["image_url"]) for part in parts if part.get("type") == "image_url"]
+        # In base64: this API has no place for the type of an image, nor for an address.
+        turn["images"] = [text_of(image.get("url")).partition(",")[2] for image in images]
     if message.tool_calls:
         turn["tool_calls"] = [
             {"function": {"name": one.name, "arguments": arguments_object(one.arguments)}} for one in message.tool_calls
@@ -74,8 +76,3 @@ def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, 
     if message.role == "tool":
         turn["tool_name"] = message.name or names.get(message.tool_call_id or "", "")
     return turn
-
-
-def _image(image: Mapping[str, object]) -> str:
-    """The data of an image in base64; this API has no place for its type, nor for an address."""
-    return text_of(image.get("url")).partition(",")[2]

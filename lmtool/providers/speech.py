@@ -43,7 +43,8 @@ def transcription_request(
     form cannot have, and where the API has no transcription.
     """
     _check(provider)
-    parts = {"model": model, "response_format": "json", **(fields or {}), **_texts(settings.extra_body)}
+    extra = {name: str(value) for name, value in settings.extra_body.items()}
+    parts = {"model": model, "response_format": "json", **(fields or {}), **extra}
     if wrong := next((name for name in parts if not _FIELD.fullmatch(name)), None):
         raise RequestError(f"{wrong!r} is no name of a field", "letters, digits and _")
     boundary = hashlib.sha256(audio).hexdigest()  # no recording has its own hash in it
@@ -56,10 +57,6 @@ def transcription_request(
     body.append(f"\r\n--{boundary}--\r\n".encode())
     content_type = f"multipart/form-data; boundary={boundary}"
     return provider.post("/audio/transcriptions", model, b"".join(body), content_type, settings)
-
-
-def _texts(members: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in members.items()}
 
 
 def read_transcription(body: bytes) -> str | None:

@@ -16,9 +16,9 @@ from lmtool.evergreen.codec import encode
 from lmtool.evergreen.config import SessionLimits
 from lmtool.evergreen.connection import Connection
 from lmtool.evergreen.grpc_server import GrpcServer
-from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.messages import Action, Chunk, ChunkMetadata, NamedParameter, NodeFragment, SessionMessage
 from lmtool.evergreen.server import EvergreenServer
+from tests.evergreen.in_process import in_process
 from tests.evergreen.stubs import public
 from tests.lmtp.harness import PATIENCE
 

@@ -11,11 +11,11 @@ from google.protobuf import json_format, struct_pb2
 
 from lmtool.errors import UnknownModelError
 from lmtool.evergreen.connection import Connection
-from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.menu import menu
 from lmtool.evergreen.messages import AnyMessage
 from lmtool.evergreen.node_io import InputNode
 from lmtool.model_entry import ModelEntry
+from tests.evergreen.in_process import in_process
 
 
 class Only:

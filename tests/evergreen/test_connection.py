@@ -10,10 +10,10 @@ import pytest
 from lmtool.evergreen.actions import ActionCall, ActionType, Port
 from lmtool.evergreen.config import SessionLimits
 from lmtool.evergreen.connection import Connection
-from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.messages import SessionMessage
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action, registry, session
+from tests.evergreen.in_process import in_process
 from tests.lmtp.harness import PATIENCE
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from lmtool.evergreen.actions import ActionType, Port
 from lmtool.evergreen.connection import Connection
-from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.menu import menu
 from lmtool.evergreen.messages import ChunkMetadata
 from lmtool.evergreen.nodes import Reference
@@ -19,6 +18,7 @@ from lmtool.evergreen.prompts import TOKENS
 from lmtool.evergreen.references import AllowedReferences
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action
+from tests.evergreen.in_process import in_process
 from tests.evergreen.models import Only, session, struct, texts
 from tests.lmtp.harness import until
 from tests.scripted_model import ScriptedModel

@@ -19,12 +19,12 @@ from websockets.exceptions import ConnectionClosed
 from lmtool.errors import ConnectError
 from lmtool.evergreen.client_transport import dial_grpc
 from lmtool.evergreen.codec import decode, encode, encode_json
-from lmtool.evergreen.in_process import Pipe
 from lmtool.evergreen.messages import Chunk, ChunkMetadata, NodeFragment, SessionMessage
 from lmtool.evergreen.server import EvergreenServer, Plugs
 from lmtool.evergreen.session import Session
 from lmtool.evergreen.status import Abort, Status, abort_from
 from tests.evergreen.harness import action, grpc_serving, registry
+from tests.evergreen.in_process import Pipe
 from tests.evergreen.sessions import leaves
 from tests.lmtp.harness import PATIENCE, listening
 

@@ -12,11 +12,11 @@ from lmtool.evergreen.actions import ActionCall, ActionType, Port
 from lmtool.evergreen.codec import decode
 from lmtool.evergreen.config import SessionLimits
 from lmtool.evergreen.connection import Connection
-from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.messages import ChunkMetadata, SessionMessage
 from lmtool.evergreen.session import ActionReceived, Session
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action, leaf, parent, registry, session
+from tests.evergreen.in_process import in_process
 from tests.evergreen.sessions import fed, leaves
 
 ASK = action("UPPER", {"text": "in"}, {"text": "out"})

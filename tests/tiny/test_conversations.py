@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from lmtool.http_api.tools.parsers import HermesReader
+from lmtool.http_api.tools.feed import ScriptedReader
+from lmtool.http_api.tools.formats import hermes
 from lmtool.tiny.recipe.arithmetic import TOO_FAR, count_and_back
 from lmtool.tiny.recipe.copying import (
     changed_record,
@@ -109,7 +110,7 @@ class TestTools:
             chat = with_tools(Random(seed), short_turn, None)
             offered = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in chat.tools}
             match = CALL.fullmatch(chat.turns[0].reply)
-            reader = HermesReader()
+            reader = ScriptedReader(hermes.read)
             deltas = [*reader.push(chat.turns[0].reply), *reader.finish()]
             assert bool(match) == any(delta.name for delta in deltas)
             if match:

@@ -20,6 +20,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from lmtool.bench.gpu.settings import GpuBench
+from lmtool.bench.peers.worker import answer_stream
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -53,7 +54,7 @@ PACKAGES = ("torch", "transformers", "triton", "flash_attn_interface", "flashinf
 def main(words: list[str]) -> None:
     """Run sections until the end of stdin, or until one fails: what it left behind would be measured with the next."""
     settings = GpuBench(**{name: _tupled(value) for name, value in json.loads(words[0]).items()})
-    wire = _answer_stream()
+    wire = answer_stream()
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, all_threads=True)  # where it stands when its time is over
@@ -130,13 +131,6 @@ def _failure(problem: BaseException) -> dict[str, Any]:
 
 def _tupled(value: Any) -> Any:  # noqa: ANN401  # JSON
     return tuple(value) if isinstance(value, list) else value
-
-
-def _answer_stream() -> TextIO:
-    """Stdout, for answers only: whatever libraries print goes to stderr."""
-    wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return wire
 
 
 def _send(wire: TextIO, answer: dict[str, Any]) -> None:

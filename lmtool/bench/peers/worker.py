@@ -55,7 +55,7 @@ class Peer(Protocol):
 def main(words: list[str]) -> None:
     """Serve calls from stdin until its end. words: the peer's name, its settings as JSON."""
     name, settings = words[0], json.loads(words[1])
-    wire = _answer_stream()
+    wire = answer_stream()
     if settings.get("cpus"):
         os.sched_setaffinity(0, settings["cpus"])
     start = time.perf_counter()
@@ -143,7 +143,7 @@ def _failure(problem: Exception) -> dict[str, Any]:
     return {"error": f"{type(problem).__name__}: {problem}"}
 
 
-def _answer_stream() -> TextIO:
+def answer_stream() -> TextIO:
     """Stdout, for answers only: whatever libraries print goes to stderr."""
     wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

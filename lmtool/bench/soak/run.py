@@ -100,7 +100,8 @@ async def run(
         await good.once()
     finally:
         await good.close()
-    _count(report, good)
+    report.equal = sum(each.equal for each in good.streams)
+    report.streams = report.equal + len(good.breaches)
     report.after = await watch.settled(report.before)
     report.breaches += _breaches(report, good)
     return report
@@ -247,11 +248,6 @@ def times(records: Sequence[Record]) -> dict[str, float]:
         if values
         for percent in (50, 99)
     }
-
-
-def _count(report: SoakReport, good: GoodStreams) -> None:
-    report.equal = sum(each.equal for each in good.streams)
-    report.streams = report.equal + len(good.breaches)
 
 
 def _breaches(report: SoakReport, good: GoodStreams) -> list[str]:

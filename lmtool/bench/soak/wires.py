@@ -74,14 +74,16 @@ async def find_wires(address: Address, model: str | None, grpc: str | None) -> S
     if head.status in DENIED:
         text = body.decode("utf-8", "replace")
         raise denied(address.url, head.status, text, key_sent=address.authorization is not None)
-    name = model or _first_model(body)
+    served = [str(entry["id"]) for entry in _list(body, "data") if isinstance(entry.get("id"), str)]
+    name = model or next(iter(served), "")
     pool = await _first_pool(address)
     wires = [wire for wire, path in SOCKETS.items() if await _is_socket(address, path, pool, wire)]
     found = {wire: await _refused(address, wire, path.format(pool=pool), name) for wire, path in routes(pool).items()}
     wires += [wire for wire, reason in found.items() if reason == ""]
     left_out = [f"{wire}: {reason}" for wire, reason in found.items() if reason]
     if grpc is not None:
-        _need_grpc()
+        if find_spec("grpc") is None:
+            raise UsageError("--grpc needs the package grpcio", "install it:  pip install 'lmtool[grpc]'")
         wires.append(GRPC)
     if not wires:
         raise ServerError(f"{address.url} speaks none of {', '.join((*SOCKETS, *ROUTES))}", "check the URL")
@@ -91,18 +93,6 @@ async def find_wires(address: Address, model: str | None, grpc: str | None) -> S
 def routes(pool: str) -> Mapping[str, str]:
     """The paths to ask at; those of pools only where there is one."""
     return {wire: path for wire, path in ROUTES.items() if pool or "{pool}" not in path}
-
-
-def _need_grpc() -> None:
-    if find_spec("grpc") is None:
-        raise UsageError("--grpc needs the package grpcio", "install it:  pip install 'lmtool[grpc]'")
-
-
-def _first_model(body: bytes) -> str:
-    for entry in _list(body, "data"):
-        if isinstance(entry.get("id"), str):
-            return str(entry["id"])
-    return ""
 
 
 async def _first_pool(address: Address) -> str:

@@ -84,13 +84,11 @@ def _nodes(parts: Iterable[Schema], document: Document) -> Nodes | None:
 
 
 def _different_types(mine: Nodes, its: Nodes) -> bool:
-    for one, other in product(mine, its):
-        first, second = types_of(one), types_of(other)
-        if first is None or second is None:
-            continue
-        if not any(a == b or {a, b} == {"integer", "number"} for a, b in product(first, second)):
-            return True
-    return False
+    return any(
+        not any(a == b or {a, b} == {"integer", "number"} for a, b in product(first, second))
+        for first, second in product(map(types_of, mine), map(types_of, its))
+        if first is not None and second is not None
+    )
 
 
 def _different_values(mine: Nodes, its: Nodes, document: Document) -> bool:
@@ -110,13 +108,8 @@ def _different_values(mine: Nodes, its: Nodes, document: Document) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    return one == other and _same_type(one, other)
-
-
-def _same_type(one: object, other: object) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and (
-        type_name(one) == type_name(other) or {type_name(one), type_name(other)} <= {"integer", "number"}
-    )
+    kinds = {type_name(one), type_name(other)}
+    return one == other and (len(kinds) == 1 or kinds == {"integer", "number"})
 
 
 _RANGES = (

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lmtool.guide.dialects import Reading
+from lmtool.guide.dialects import LISTS, NAMED, SINGLE, Reading
 from lmtool.guide.exact_patterns import exact_pattern
 from lmtool.guide.regex_errors import regex_error, regex_problem
 from lmtool.guide.schema.document import is_whole
@@ -16,12 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SCHEMAS = frozenset({
-    "items", "additionalItems", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames",
-    "contains", "not", "if", "then", "else",
-})  # fmt: skip
+_MAPS = NAMED | {"$defs", "definitions"}
+_SCHEMAS = SINGLE | {"items", "additionalItems"}
 _SHOWN = 40
 _MAX_PATTERNS = 200
 
@@ -96,7 +92,7 @@ def _within(keyword: str, value: object, place: str) -> Iterator[Mistake]:
     if keyword in _MAPS and isinstance(value, dict):
         for name, part in value.items():
             yield from _mistakes(part, f"{place}/{_escaped(str(name))}")
-    elif (keyword in _LISTS or keyword == "items") and isinstance(value, list):
+    elif (keyword in LISTS or keyword == "items") and isinstance(value, list):
         for at, part in enumerate(value):
             yield from _mistakes(part, f"{place}/{at}")
     elif keyword in _SCHEMAS:
@@ -183,5 +179,5 @@ _CHECKS: Mapping[str, Callable[[object], str | None]] = {
     "multipleOf": _unit,
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count),
     **dict.fromkeys(sorted(_MAPS), _a(dict, "an object of schemas by name")),
-    **dict.fromkeys(sorted(_LISTS), _a(list, "a list of schemas")),
+    **dict.fromkeys(sorted(LISTS), _a(list, "a list of schemas")),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import combinations, islice, pairwise, product
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -160,14 +161,6 @@ def _other_numbers(values: list[object]) -> Ways:
     return [*ways, {"type": "number", "exclusiveMinimum": numbers[-1]}]
 
 
-def _other_arrays(values: list[object]) -> Ways:
-    return _other_sizes("array", "Items", values)
-
-
-def _other_objects(values: list[object]) -> Ways:
-    return _other_sizes("object", "Properties", values)
-
-
 def _other_sizes(kind: str, what: str, values: list[object]) -> Ways:
     """Arrays or objects of another size than all of these."""
     sizes = [len(value) for value in values if isinstance(value, list | dict)]
@@ -180,8 +173,8 @@ _OTHER_VALUES: Mapping[str, Callable[[list[object]], Ways]] = {
     "boolean": lambda values: [{"const": value} for value in (True, False) if value not in values],
     "string": lambda values: [{"type": "string", "pattern": none_of(map(str, values))}],
     "number": _other_numbers,
-    "array": _other_arrays,
-    "object": _other_objects,
+    "array": partial(_other_sizes, "array", "Items"),
+    "object": partial(_other_sizes, "object", "Properties"),
 }
 
 

@@ -29,7 +29,7 @@ def write_pattern_properties(node: dict[str, object], document: Document) -> lis
     if any(pattern in _ANY_LINE for pattern in patterns):
         document.narrow("what is asked of names without a line break is asked of all names")
     every = [schema for pattern, schema in patterns.items() if matches_all(pattern)]
-    listed = {pattern: names for pattern in patterns if (names := _only_names(pattern)) is not None}
+    listed = {pattern: found[0] for pattern in patterns if (found := literals(pattern)) is not None and found[1]}
     named = list(dict.fromkeys([*properties, *(name for names in listed.values() for name in names)]))
     if len(named) > max(_MOST_NAMES, len(properties)):
         listed, named = {}, list(properties)
@@ -67,17 +67,12 @@ def matches_all(pattern: str) -> bool:
         return False
 
 
-def _only_names(pattern: str) -> list[str] | None:
-    """The names that a pattern matches, where it is no more than a list of them."""
-    found = literals(pattern)
-    return found[0] if found is not None and found[1] else None
-
-
 def _all(parts: Iterable[Schema]) -> Schema:
     """What all parts allow; each part once, and arrays as one, so that few schemas must be joined."""
     different: dict[str, Schema] = {}
     for part in parts:
-        different.setdefault(json.dumps(changed(part, _assertions), sort_keys=True), part)
+        said = changed(part, lambda node: {name: node[name] for name in node if name in ASSERTIONS})
+        different.setdefault(json.dumps(said, sort_keys=True), part)
     arrays = [part for part in different.values() if isinstance(part, dict) and _only_items(part)]
     if len(arrays) < 2 or len(arrays) < len(different):
         return all_of(different.values())
@@ -87,10 +82,6 @@ def _all(parts: Iterable[Schema]) -> Schema:
         **{name: max(bounds) for name in ("minItems",) if (bounds := _bounds(name, arrays))},
         **{name: min(bounds) for name in ("maxItems",) if (bounds := _bounds(name, arrays))},
     }
-
-
-def _assertions(node: dict[str, object]) -> dict[str, object]:
-    return {keyword: value for keyword, value in node.items() if keyword in ASSERTIONS}
 
 
 def _only_items(node: dict[str, object]) -> bool:

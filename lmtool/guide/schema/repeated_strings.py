@@ -67,8 +67,6 @@ def _repeats(value: object) -> bool:
 
 def _limited(node: Mapping[str, object], document: Document) -> bool:
     """Whether a node's items may be strings, and only some."""
-    for schema in subschemas(node, "items", "prefixItems"):
-        items = document.target(schema)
-        if isinstance(items, dict) and may_be(items, "string") and significant(items) - {"type", "minLength"}:
-            return True
-    return False
+    items = [document.target(schema) for schema in subschemas(node, "items", "prefixItems")]
+    strings = [one for one in items if isinstance(one, dict) and may_be(one, "string")]
+    return any(significant(one) - {"type", "minLength"} for one in strings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from lmtool.http_api.anthropic.replies import Message
@@ -48,9 +49,8 @@ class MessagesRoutes:
         if generation.prompt_ids is not None:
             [message.prompt_ids] = generation.prompt_ids
         if call.stream:
-            return await EventStream(_events(generation, message), named=True, failed=_failed, end=b"").start(
-                request.receive
-            )
+            events, failed = _events(generation, message), attrgetter("anthropic_body")
+            return await EventStream(events, named=True, failed=failed, end=b"").start(request.receive)
         return await unless_gone(request.receive, _whole(generation, message))
 
     async def _count(self, request: Request) -> Response:
@@ -76,7 +76,3 @@ async def _events(generation: Generation, message: Message) -> AsyncGenerator[li
                 yield events
             events = []
     yield [*message.end(generation.usage())]
-
-
-def _failed(error: ApiError) -> Event:
-    return error.anthropic_body

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.prompt_limits import PromptLimits
-    from lmtool.types import Constraint, Prompt
+    from lmtool.types import Prompt
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -182,13 +182,14 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
     wanted = _LOGPROBS in (request.include or ()) or request.top_logprobs
     logprobs = request.alternatives((request.top_logprobs or 0) if wanted else None)
     sampling = request.sampling(request.max_output_tokens or MAX_TOKENS, logprobs)
+    form = None if request.text is None or request.text.format is None else request.text.format.constraint()
     call = requests.Call(
         request.model,
         (prompt,),
         sampling,
         stream=request.stream or False,
         logprobs=logprobs,
-        constraint=_constraint(request.text),
+        constraint=requests.one_constraint({"text.format": form}),
         parameters=requests.set_parameters(request),
         thoughts=request.thoughts(),
         warnings=warnings,
@@ -259,8 +260,3 @@ def _repeated(request: ResponsesRequest, body: Mapping[str, Any], logprobs: int 
         "top_logprobs": logprobs or 0,
         "user": request.user,
     }
-
-
-def _constraint(text: TextOptions | None) -> Constraint | None:
-    form = None if text is None or text.format is None else text.format.constraint()
-    return requests.one_constraint({"text.format": form})

@@ -93,7 +93,8 @@ class CallReader:
         """Punctuation of the object itself."""
         following = {"{": "key", ":": "value", ",": "key"}
         if character == "}" and self._expected == ",":
-            self._finish()
+            self.done = self.name is not None
+            self.failed = not self.done
         elif character == self._expected:
             self._expected = following[character]
         else:
@@ -143,10 +144,6 @@ class CallReader:
                 return inner
             self._early = inner
         return ""
-
-    def _finish(self) -> None:
-        self.done = self.name is not None
-        self.failed = not self.done
 
 
 def _read(text: str) -> object:

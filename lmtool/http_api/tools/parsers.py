@@ -37,15 +37,6 @@ class CallListReader(ScriptedReader):
         super().__init__(call_list.read)
 
 
-class HermesReader(ScriptedReader):
-    """Text with calls between two marks: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
-
-    opening, closing = hermes.OPENING, hermes.CLOSING
-
-    def __init__(self) -> None:
-        super().__init__(hermes.read)
-
-
 @dataclass(frozen=True, slots=True)
 class ToolCallParser:
     """One way in which models write calls."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lmtool.guide.schema_walk import DATA, NAMED, changed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MAX_CALLS = 64
 """In one answer that must call something."""
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords whose value has schemas under names of the client's."""
 _SEVERAL_SIDES = frozenset({"allOf", "if", "not", "dependentSchemas", "dependencies", "unevaluatedProperties"})
 _BESIDE = frozenset({"$ref", "anyOf", "oneOf"})
 """The same, where they stand beside an object's properties."""
-_DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose value is no schema, whatever it looks like."""
 
 
 def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bool) -> dict[str, Any]:
@@ -63,25 +61,12 @@ def closed(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
     What it allows, the given one allows, too; a model is not led to make up arguments. A schema with keywords that look
     at an object from several sides stays as it is: closed, its parts might exclude each other.
     """
-    return schema if _has(schema, _SEVERAL_SIDES) else _closed(schema)
+    return schema if _has(schema, _SEVERAL_SIDES) else changed(schema, _closed)
 
 
-def _closed(schema: Any) -> Any:  # noqa: ANN401  # any JSON
-    if isinstance(schema, list):
-        return [_closed(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    parts: dict[str, Any] = {}
-    for keyword, value in schema.items():
-        if keyword in _DATA:
-            parts[keyword] = value
-        elif keyword in _NAMED and isinstance(value, dict):
-            parts[keyword] = {name: _closed(part) for name, part in value.items()}
-        else:
-            parts[keyword] = _closed(value)
-    if isinstance(parts.get("properties"), dict) and "patternProperties" not in parts:
-        parts.setdefault("additionalProperties", False)
-    return parts
+def _closed(node: dict[str, Any]) -> dict[str, Any]:
+    lists = isinstance(node.get("properties"), dict) and "patternProperties" not in node
+    return {**node, "additionalProperties": node.get("additionalProperties", False)} if lists else node
 
 
 def _has(value: Any, keywords: frozenset[str]) -> bool:  # noqa: ANN401  # any JSON
@@ -111,10 +96,10 @@ def moved(schema: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
 
 
 def _moved_value(keyword: str, value: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
-    if keyword in _DATA:
+    if keyword in DATA:
         return value
     if keyword == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
         return to + value[1:]
-    if keyword in _NAMED and isinstance(value, dict):
+    if keyword in NAMED and isinstance(value, dict):
         return {name: moved(part, to) for name, part in value.items()}
     return moved(value, to)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lmtool import constraint as constraints
 from lmtool.errors import ConstraintError
@@ -15,7 +15,7 @@ from lmtool.http_api.tools.schema import form_or_call
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.http_api.tools.definitions import Tool, ToolUse
+    from lmtool.http_api.tools.definitions import ToolUse
     from lmtool.http_api.tools.parsers import ToolCallParser
     from lmtool.types import Constraint
 
@@ -67,13 +67,10 @@ def strict_calls(tools: ToolUse, calls: ToolCallParser, special: Mapping[str, in
 
 def _as_schema(form: Constraint, tools: ToolUse) -> Constraint:
     """Both begin with a brace: what may follow it is for one grammar to tell, that of a schema. Allows one call."""
-    schema = form_or_call(json.loads(form.text), [(tool.name, _arguments(tool)) for tool in tools.tools])
+    # Arguments of a tool that is not strict may be anything, as where nothing forces a call.
+    arguments = [(tool.name, tool.schema if tool.strict else {"type": "object"}) for tool in tools.tools]
+    schema = form_or_call(json.loads(form.text), arguments)
     return constraints.json_schema(schema, where="tools", strict=form.strict, any_whitespace=form.any_whitespace)
-
-
-def _arguments(tool: Tool) -> Mapping[str, Any]:
-    """What a tool's arguments must match where nothing forces a call: anything, unless it is strict."""
-    return tool.schema if tool.strict else {"type": "object"}
 
 
 def _part(form: Constraint) -> object:

@@ -46,7 +46,9 @@ def ceilings(bench: Bench) -> Iterator[dict[str, Any]]:
         times = device.times(partial(torch.nn.functional.linear, left, right), settings.moment)
         yield {"flop_per_s": {str(dtype).removeprefix("torch."): 2 * settings.product_size**3 / times.median}}
     empty = torch.empty(1, device=device.device)
-    yield {"launch_us": 1e6 * device.host_seconds(empty.zero_), "queued_launch_us": 1e6 * _queued(bench, empty.zero_)}
+    launch = device.host_seconds(empty.zero_)
+    queued = device.times(empty.zero_, 0.01).median  # to the next small kernel, where the host launches each
+    yield {"launch_us": 1e6 * launch, "queued_launch_us": 1e6 * queued}
 
 
 def _bandwidth(bench: Bench) -> dict[str, float]:
@@ -54,11 +56,6 @@ def _bandwidth(bench: Bench) -> dict[str, float]:
     copied = bench.device.times(partial(torch.empty_like(source).copy_, source), bench.settings.moment)
     read = bench.device.times(source.sum, bench.settings.moment)
     return {"copy_bytes_per_s": 2 * source.nbytes / copied.median, "read_bytes_per_s": source.nbytes / read.median}
-
-
-def _queued(bench: Bench, work: Callable[[], object]) -> float:
-    """Seconds from one small kernel to the next where the host launches each."""
-    return bench.device.times(work, 0.01).median
 
 
 def _random(device: torch.device, dtype: torch.dtype, *size: int) -> Tensor:

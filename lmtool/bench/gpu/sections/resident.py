@@ -250,10 +250,6 @@ class Mark:
     tokens: int
 
 
-def _nothing() -> float:
-    return 0.0
-
-
 @dataclass(slots=True, eq=False)
 class Crowd:
     """The sink of some streams: ids, logprobs and time of each token, by stream id."""
@@ -264,7 +260,7 @@ class Crowd:
     stamps: list[list[float]] = field(init=False)
     errors: list[str] = field(default_factory=list)
     start: float = field(default_factory=time.perf_counter)
-    watched: Any = _nothing
+    watched: Any = lambda: 0.0
     """Seconds that the engine's thread has waited."""
     mark: Mark = field(default=Mark(0.0, 0.0, 0))
     _left: int = 0

@@ -1,4 +1,4 @@
-"""Two ends of a session in one process, without a network: for tests, and for programs that hold the engine."""
+"""Two ends of a session in one process, without a network."""
 
 from __future__ import annotations
 
