@@ -144,9 +144,11 @@ class Reader:
         words = shlex.split(source, comments=True)[1:]
         around = {name: value for name, value in self.environment.items() if name != "COLUMNS"}
         with terminal(*words, program=PROGRAM, cwd=self.folder, **around) as screen:
-            compared = len(re.findall(r"\S+\.jsonl", source)) > 1
-            screen.until("Compare 1/" if compared else "1 Streams")
-            screen.press("qq" if compared else "q")  # the comparison first
+            if len(re.findall(r"\S+\.jsonl", source)) > 1:
+                screen.until("Compare 1/")
+                screen.press("\x1b")
+            screen.until("1 Streams")
+            screen.press("q")
             assert screen.end() == 0, screen.text
 
 
