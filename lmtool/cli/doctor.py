@@ -128,7 +128,7 @@ def _memory() -> Finding:
 
 def _cache() -> Finding:
     from lmtool.cli.models import downloaded_models
-    from lmtool.serving.hub_cache import hub_cache
+    from lmtool.text.files import hub_cache
 
     folder = hub_cache()
     existing = next(p for p in (folder, *folder.parents) if p.exists())

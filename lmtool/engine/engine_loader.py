@@ -39,7 +39,7 @@ def load_engine(
     `ResourceError` (no such device, unknown dtype, no C kernels, too small a cache) or `OutOfMemoryError`.
     """
     config = config or EngineConfig()
-    report = on_progress or _silent
+    report = on_progress or (lambda _progress: None)
     try:
         with torch.inference_mode(), forgetting_frames():
             engine = _load(model, config, report)
@@ -121,7 +121,3 @@ def _load_transformers(
 
     with quiet():
         return load_transformers(name, config, device, report)
-
-
-def _silent(progress: LoadProgress) -> None:
-    """No caller follows the progress."""
