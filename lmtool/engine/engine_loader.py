@@ -66,7 +66,11 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         torch.set_num_threads(config.threads)
     use_kernels(config.kernels)
     embedded = is_embedded(name) and device.type == "cpu" and not config.quantize  # else as all models
-    loaded = load_embedded(name, config, device, report) if embedded else _load_any(name, config, device, report)
+    if embedded:
+        loaded = load_embedded(name, config, device, report)
+    else:
+        own = load_gguf(name, config, device, report) if is_gguf(name) else None
+        loaded = own or _load_transformers(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
     samples = False
     if device.type == "cuda" and loaded.info.vocab_size is not None:
@@ -86,11 +90,11 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         cache_generated=runner.free_cuts or not lossless,
         doubling_position=runner.doubling_position,
     )
-    own = replace(config, speculation=config.speculation and lossless)
+    config_here = replace(config, speculation=config.speculation and lossless)
     known = loaded.contents
     found = None if known is None else engine_fingerprint(known, loaded.info, config, device)
     info = replace(loaded.info, fingerprint=found, batch_invariant=_is_batch_invariant(loaded, config, device))
-    return Engine(runner, limits, loaded.blocks, info, own)
+    return Engine(runner, limits, loaded.blocks, info, config_here)
 
 
 def _is_batch_invariant(loaded: RunnableModel, config: EngineConfig, device: torch.device) -> bool:
@@ -102,14 +106,6 @@ def _is_batch_invariant(loaded: RunnableModel, config: EngineConfig, device: tor
     if plain and info.dtype is not None and warn_if_variant(getattr(torch, info.dtype)):
         return False
     return info.batch_invariant is not False
-
-
-def _load_any(
-    name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
-) -> RunnableModel:
-    """Any model: a GGUF file through the C kernels where they compute it, the others as transformers loads them."""
-    found = load_gguf(name, config, device, report) if is_gguf(name) else None
-    return found or _load_transformers(name, config, device, report)
 
 
 def _load_transformers(

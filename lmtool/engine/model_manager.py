@@ -257,12 +257,7 @@ class ModelManager:
             raise shutting_down()
         if name is not None:
             slot = self._by_name.get(name)
-            if (
-                slot is not None
-                and self._on_demand is not None
-                and slot not in self._served
-                and slot.phase == "unloaded"
-            ):
+            if slot is not None and self._on_demand is not None and not self._listed(slot):
                 self._on_demand(name)  # whether it may be loaded is decided at each request that would load it
             return slot or self._add(name)
         known = self._served if self._on_demand is None else [slot for slot in self._slots if slot.model is not None]
