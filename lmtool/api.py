@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from lmtool.buffer import BufferKeeper
-    from lmtool.errors import LmtoolError
     from lmtool.evergreen.actions import ActionType
     from lmtool.evergreen.client import Session
     from lmtool.evergreen.client_transport import ClientTransport
@@ -157,7 +156,7 @@ class Model:
         async with aclosing(outputs):
             async for output in outputs:
                 if output.error is not None:
-                    raise as_error(output)
+                    raise error_of(output)
                 yield output
 
     async def _conversation(self, message: PromptLike, system: str | None) -> PromptLike:
@@ -357,11 +356,6 @@ async def serve(
         yield Server(url(listen, sockets), await service.ready(on_progress or _ignore), service)
     finally:
         await service.close()
-
-
-def as_error(output: TokenOutput) -> LmtoolError:
-    """The exception for an output that ends its stream with an error; `ServerError` where the server told no code."""
-    return error_of(output)
 
 
 def _ignore(_notice: object) -> None:

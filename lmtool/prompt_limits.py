@@ -12,7 +12,7 @@ from lmtool.types import ChatPrompt, MixedPrompt, ScoreRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt
+    from lmtool.types import GenerateRequest, ModelInfo, Prompt
 
 _NORMALISED = 4
 """Bytes of a text that its tokenizer may see as one: how much normalisation can shorten a character (U+1D400 to A)."""
@@ -123,7 +123,7 @@ class PromptLimits:
             hint = f"leave out the oldest of {count} messages"
             raise ContextOverflowError.of(f"at least {count}", self.context_length, self._context, hint)
         if self.text_bytes is not None:
-            self._check_bytes(sum(map(_message_bytes, chat.messages)) + _bytes(chat.prefill))
+            self._check_bytes(sum(map(_bytes, _texts(chat))))
         self.check_count(sum(len(message.tokens or ()) for message in chat.messages), room=0)
 
     def _check_bytes(self, size: int) -> None:
@@ -155,16 +155,16 @@ def check_allowed_text(request: GenerateRequest | ScoreRequest, limits: PromptLi
     most = request.max_prompt_tokens
     if most is None:
         return
-    size, allowed = sum(map(_bytes, _texts(request))), most * _USUAL_BYTES
+    scored = request.scored if isinstance(request, ScoreRequest) and isinstance(request.scored, str) else ""
+    size, allowed = sum(map(_bytes, _texts(request.prompt))) + _bytes(scored), most * _USUAL_BYTES
     if limits is not None and limits.text_bytes is not None:
         allowed = most * limits.text_bytes // limits.context_length
     if size > allowed:
         raise _longer_than_allowed(f"at least {-(-size * most // max(1, allowed))}", most)
 
 
-def _texts(request: GenerateRequest | ScoreRequest) -> Iterator[str]:
-    """All texts that become part of the prompt."""
-    prompt = request.prompt
+def _texts(prompt: Prompt) -> Iterator[str]:
+    """All texts that become part of a prompt."""
     if isinstance(prompt, str):
         yield prompt
     elif isinstance(prompt, MixedPrompt):
@@ -174,8 +174,6 @@ def _texts(request: GenerateRequest | ScoreRequest) -> Iterator[str]:
         for message in prompt.messages:
             yield message.content
             yield from (text for call in message.tool_calls for text in (call.name, call.arguments))
-    if isinstance(request, ScoreRequest) and isinstance(request.scored, str):
-        yield request.scored
 
 
 def _longer_than_allowed(tokens: int | str, most: int) -> ContextOverflowError:
@@ -205,10 +203,6 @@ def _most(values: Sequence[int | None]) -> int | None:
     """The largest of these; None where one is not known."""
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) else None
-
-
-def _message_bytes(message: ChatMessage) -> int:
-    return _bytes(message.content) + sum(_bytes(call.name) + _bytes(call.arguments) for call in message.tool_calls)
 
 
 def _bytes(text: str) -> int:

@@ -79,7 +79,7 @@ def near_miss(word: str) -> str | None:
 def read_value(name: str, raw: str) -> Any:
     """The value of a parameter: JSON, a bare word, or a number such as `.8`. Raises `UsageError`."""
     try:
-        value = json.loads(f"0{raw}" if raw.startswith(".") else raw, parse_constant=_reject_constant)
+        value = json.loads(f"0{raw}" if raw.startswith(".") else raw, parse_constant=int)
     except ValueError:
         value = raw
     try:
@@ -116,10 +116,6 @@ class TypedParameter:
     read: Callable[[str, Any], Any]
     """Makes the field's value from its spelling and what JSON made of it; raises ValueError or OverflowError."""
     expected: str
-
-
-def _reject_constant(word: str) -> float:
-    raise ValueError(word)
 
 
 def _number(allowed: Range) -> TypedParameter:

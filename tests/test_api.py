@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lmtool
-from lmtool.api import as_error
 from lmtool.api_arguments import EngineOptions, Sampling
 from lmtool.constraint import choice
 from lmtool.engine.config import EngineConfig
@@ -33,6 +32,7 @@ from lmtool.errors import (
 from lmtool.evergreen.status import Abort
 from lmtool.gateway.failures import PoolRefusedError
 from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import error_of
 from lmtool.types import (
     GenerateRequest,
     SamplingParams,
@@ -273,7 +273,7 @@ def test_errors_of_streams_have_their_class(code: str, kind: type[Exception]) ->
     """The class is found by the code on the wire; a code of a newer server is a `ServerError`."""
     assert PoolRefusedError.code == RequestError.code  # a room's own kinds take no code away
     assert Abort.code == "session_aborted"  # made of a status too, which no stream has
-    error = as_error(TokenOutput("a", error="no", error_code=code))
+    error = error_of(TokenOutput("a", error="no", error_code=code))
     assert type(error) is kind
     assert str(error) == "no"
 

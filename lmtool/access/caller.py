@@ -83,18 +83,14 @@ class Callers:
     def metrics(self) -> Iterable[MetricFamily]:
         """What each key uses now, and how often it was refused."""
         keys = [(f'{{key="{name}"}}', one) for name, one in sorted(self._by_key.items())]
-        yield MetricFamily(
-            "key_connections",
-            "gauge",
-            "Connections and HTTP requests by key.",
-            [(k, one.connections) for k, one in keys],
-        )
-        yield MetricFamily("key_streams", "gauge", "Streams by key.", [(k, one.streams) for k, one in keys])
-        waiting = "Streams that have had no token yet, by key."
-        yield MetricFamily("key_streams_waiting", "gauge", waiting, [(k, one.waiting) for k, one in keys])
-        yield MetricFamily(
-            "key_refused_total", "counter", "Requests above a limit by key.", [(k, one.refused) for k, one in keys]
-        )
+        for name, sentence, field in (
+            ("key_connections", "Connections and HTTP requests by key.", "connections"),
+            ("key_streams", "Streams by key.", "streams"),
+            ("key_streams_waiting", "Streams that have had no token yet, by key.", "waiting"),
+            ("key_refused_total", "Requests above a limit by key.", "refused"),
+        ):
+            samples = [(label, getattr(one, field)) for label, one in keys]
+            yield MetricFamily(name, "counter" if name.endswith("_total") else "gauge", sentence, samples)
 
 
 def withdrawn() -> AccessDeniedError:

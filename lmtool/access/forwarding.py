@@ -85,15 +85,11 @@ def client_address(proxies: TrustedProxies, peer: str | None, headers: Headers) 
     if peer not in proxies:
         return peer
     chains = [chain for chain in (_forwarded(headers), _forwarded_for(headers)) if chain]
-    clients = {_client(proxies, chain) for chain in chains}
+    nearest = [chain[: -MOST_PROXIES - 1 : -1] for chain in chains]
+    clients = {next((one for one in near if one not in proxies), near[-1]) for near in nearest}
     if len(clients) > 1:
         raise ConflictingAddressesError
     return clients.pop() if clients else peer
-
-
-def _client(proxies: TrustedProxies, chain: list[str]) -> str:
-    nearest = chain[: -MOST_PROXIES - 1 : -1]
-    return next((address for address in nearest if address not in proxies), nearest[-1])
 
 
 def _forwarded(headers: Headers) -> list[str]:

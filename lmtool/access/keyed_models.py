@@ -136,7 +136,7 @@ class KeyedModels:
             return self._models.subscribe(model if caller is None else self._name(caller.key, model), listener)
         except LmtoolError as error:
             listener(LoadProgress(model or "", "failed", message=error.message))
-            return _nothing
+            return lambda: None  # nothing was subscribed
 
 
 class ControlledModels(KeyedModels):
@@ -214,7 +214,3 @@ def _priority(key: Key, priority: int) -> int:
 def _visible(key: Key, entry: ModelEntry) -> ModelEntry:
     """The entry as the key may see it: when others last used the model is for `admin` alone."""
     return entry if key.admin else replace(entry, idle_seconds=None)
-
-
-def _nothing() -> None:
-    """Nothing was subscribed."""

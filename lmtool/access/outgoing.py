@@ -83,7 +83,7 @@ def no_server(url: str, error: Exception, protocol: str, path: str = "/") -> Con
 
     error: of `websockets`, or the system's. path: where servers have the protocol.
     """
-    place, none = urlsplit(url).netloc, f"no {protocol} server at {url}"
+    none = f"no {protocol} server at {url}"
     if isinstance(error, ssl.SSLError):
         return untrusted(url, error)
     if isinstance(error, OSError):
@@ -92,9 +92,10 @@ def no_server(url: str, error: Exception, protocol: str, path: str = "/") -> Con
         return ConnectError(f"{none}: it redirects to {moved}", "name that server, if it speaks LMTP:  -e wss://HOST/")
     if (response := getattr(error, "response", None)) is not None:
         return _http_answer(url, response, protocol, path)
-    cause, use_tls = error.__cause__ or error, f"if it is a server with TLS:  -e wss://{place}/"
+    cause = error.__cause__ or error
     if isinstance(cause, EOFError):
-        hints = (use_tls,) if url.startswith("ws://") else ()
+        plain = url.startswith("ws://")
+        hints = (f"if it is a server with TLS:  -e wss://{urlsplit(url).netloc}/",) if plain else ()
         return ConnectError(f"{none}: what listens there closed the connection without an HTTP answer", *hints)
     return ConnectError(f"{none}: what listens there speaks another protocol ({cause})")
 

@@ -177,19 +177,11 @@ def admitted_origin(policy: AccessPolicy, headers: Headers) -> str | None:
         page = origin_host(origin)
         if "*" in policy.origins or origin.lower() in policy.origins:
             return origin
-        if page is not None and (_is_here(page, headers) or page == _own_host(policy, headers)):
+        if page is not None and is_loopback(page) and not is_forwarded(headers):
+            return origin
+        if page is not None and not _host_refusal(policy, headers) and page == host_name(_hosts(headers)[0]):
             return origin
     return None
-
-
-def _is_here(page: str, headers: Headers) -> bool:
-    """Whether a page of this host comes from this machine."""
-    return is_loopback(page) and not is_forwarded(headers)
-
-
-def _own_host(policy: AccessPolicy, headers: Headers) -> str | None:
-    """The name that a request connects to, where it is one of this server's."""
-    return None if _host_refusal(policy, headers) else host_name(_hosts(headers)[0])
 
 
 def _hosts(headers: Headers) -> list[str]:

@@ -94,13 +94,15 @@ def load_random(
         block_tokens=BLOCK_TOKENS,
         max_scored_rows=512,
     )
+    eos = settings.get("eos_token_id")
+    eos_ids = eos if isinstance(eos, list) else [eos]
     info = ModelInfo(
         model=display_name(model),
         constructor=f"lmtool.load({model!r}, backend='random')",
         backend="random",
         vocab_size=size,
         context_length=context,
-        eos_token_ids=tuple(token for token in _eos_ids(settings) if token < size),
+        eos_token_ids=tuple(token for token in eos_ids if isinstance(token, int) and token < size),
         bos_token_id=0,
         dtype="float32",
         device="cpu",
@@ -113,8 +115,3 @@ def load_random(
     engine.start()
     on_progress(LoadProgress(model, "ready"))
     return engine
-
-
-def _eos_ids(settings: Mapping[str, object]) -> list[int]:
-    ids = settings.get("eos_token_id")
-    return [token for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -13,16 +13,16 @@ class Command:
     """One command. Its summary stands here, so that the list of commands needs no import."""
 
     name: str
-    module: str
-    """Below `lmtool.cli`."""
     summary: str
-    panel: str = ""
-    """Heading in the help."""
+    examples: tuple[str, ...] = ()
+    """Command lines for its help; those of a hidden command are its other name's."""
+    module: str = ""
+    """Below `lmtool.cli`; by default named as the command, below its group."""
     function: str = ""
     """The function in `module`; by default named as the command."""
     hidden: bool = False
-    examples: tuple[str, ...] = ()
-    """Command lines for its help; those of a hidden command are its other name's."""
+    panel: str = ""
+    """Heading in the help."""
 
     def load(self) -> Callable[..., Any]:
         """Import the function."""
@@ -41,355 +41,261 @@ class Group:
     panel: str = ""
 
 
+def _command(
+    name: str, summary: str, *examples: str, module: str = "", function: str = "", hidden: bool = False
+) -> Command:
+    return Command(name, summary, examples, module or name, function, hidden)
+
+
+def _group(name: str, summary: str, *commands: Command) -> Group:
+    """A group; modules of its commands that are named as they are stand below one of its name."""
+    below = (replace(one, module=f"{name}.{one.name}") if one.module == one.name else one for one in commands)
+    return Group(name, summary, tuple(below))
+
+
+def _panel(heading: str, *entries: Command | Group) -> tuple[Command | Group, ...]:
+    return tuple(replace(entry, panel=heading) for entry in entries)
+
+
 TREE: tuple[Command | Group, ...] = (
-    Command(
-        "serve",
-        "serve",
-        "Serve models over LMTP and HTTP.",
+    *_panel(
         "Run",
-        examples=(
+        _command(
+            "serve",
+            "Serve models over LMTP and HTTP.",
             "lmtool serve",
             "lmtool serve Qwen/Qwen3-0.6B --port 8081",
             "lmtool serve ./my-model --api-keys keys.toml --host 0.0.0.0",
         ),
+        _command("balance", "Balance the load of many servers behind one address.", "lmtool balance :8081 :8082"),
+        _command(
+            "gateway",
+            "Serve pools of providers: strategies, fallback, one API.",
+            "lmtool gateway --config pools.yaml",
+            "lmtool gateway --config pools.yaml --check",
+        ),
     ),
-    Command(
-        "balance",
-        "balance",
-        "Balance the load of many servers behind one address.",
-        "Run",
-        examples=("lmtool balance :8081 :8082",),
-    ),
-    Command(
-        "gateway",
-        "gateway",
-        "Serve pools of providers: strategies, fallback, one API.",
-        "Run",
-        examples=("lmtool gateway --config pools.yaml", "lmtool gateway --config pools.yaml --check"),
-    ),
-    Command(
-        "pools",
-        "pools",
-        "Show a gateway's pools: models, health, counts, costs.",
+    *_panel(
         "Ask",
-        examples=("lmtool pools -e http://127.0.0.1:9099 --watch",),
-    ),
-    Command(
-        "chat",
-        "chat",
-        "Chat with a model: one answer, or a conversation.",
-        "Ask",
-        examples=(
+        _command(
+            "pools",
+            "Show a gateway's pools: models, health, counts, costs.",
+            "lmtool pools -e http://127.0.0.1:9099 --watch",
+        ),
+        _command(
+            "chat",
+            "Chat with a model: one answer, or a conversation.",
             "lmtool chat",
             'lmtool chat "Hello there max_tokens=5"',
             'lmtool chat -t 0.9 --seed 1 --heat "Tell me a story about a fox."',
             'git diff | lmtool chat "Describe this change:"',
         ),
-    ),
-    Command(
-        "history",
-        "history",
-        "List the conversations that are kept; remove them.",
-        "Ask",
-        examples=("lmtool history", "lmtool history --clear"),
-    ),
-    Command(
-        "score",
-        "score",
-        "Compute logprob, probability and perplexity of texts.",
-        "Ask",
-        examples=('lmtool score "The capital of France is" " Paris" " Rome"', 'lmtool score --heat "Once upon a time"'),
-    ),
-    Command(
-        "info",
-        "info",
-        "Describe a server's model and protocol.",
-        "Ask",
-        examples=("lmtool info", "lmtool info -e ws://10.0.0.5:8080/ --json"),
-    ),
-    Command(
-        "tokenize",
-        "tokenize",
-        "Show the tokens of a text: ids, texts, bytes.",
-        "Ask",
-        examples=('lmtool tokenize "Hello there"', "lmtool tokenize --decode 542 522 262"),
-    ),
-    Group(
-        "evergreen",
-        "Sessions of nodes and actions: chat, run a script, list actions.",
-        (
-            Command(
-                "chat",
-                "evergreen.chat",
-                "Chat in a session that sends only what is new.",
-                examples=("lmtool evergreen chat",),
-            ),
-            Command(
-                "run",
-                "evergreen.run",
-                "Send messages from a file; print the answers.",
-                examples=("lmtool evergreen run messages.jsonl",),
-            ),
-            Command(
-                "actions",
-                "evergreen.actions",
-                "List the actions that a server offers.",
-                examples=("lmtool evergreen actions --json",),
-            ),
-            Command(
-                "proto",
-                "evergreen.proto",
-                "Print the protocol's messages as a .proto file.",
-                examples=("lmtool evergreen proto > evergreen.proto",),
+        _command(
+            "history", "List the conversations that are kept; remove them.", "lmtool history", "lmtool history --clear"
+        ),
+        _command(
+            "score",
+            "Compute logprob, probability and perplexity of texts.",
+            'lmtool score "The capital of France is" " Paris" " Rome"',
+            'lmtool score --heat "Once upon a time"',
+        ),
+        _command(
+            "info",
+            "Describe a server's model and protocol.",
+            "lmtool info",
+            "lmtool info -e ws://10.0.0.5:8080/ --json",
+        ),
+        _command(
+            "tokenize",
+            "Show the tokens of a text: ids, texts, bytes.",
+            'lmtool tokenize "Hello there"',
+            "lmtool tokenize --decode 542 522 262",
+        ),
+        _group(
+            "evergreen",
+            "Sessions of nodes and actions: chat, run a script, list actions.",
+            _command("chat", "Chat in a session that sends only what is new.", "lmtool evergreen chat"),
+            _command("run", "Send messages from a file; print the answers.", "lmtool evergreen run messages.jsonl"),
+            _command("actions", "List the actions that a server offers.", "lmtool evergreen actions --json"),
+            _command(
+                "proto", "Print the protocol's messages as a .proto file.", "lmtool evergreen proto > evergreen.proto"
             ),
         ),
-        "Ask",
     ),
-    Group(
-        "trace",
-        "Recorded conversations: record, replay, compare, edit.",
-        (
-            Command(
+    *_panel(
+        "Traces",
+        _group(
+            "trace",
+            "Recorded conversations: record, replay, compare, edit.",
+            _command(
                 "record",
-                "trace.record",
                 "Record the traffic between clients and a server.",
-                examples=(
-                    "lmtool trace record --to ws://127.0.0.1:8080/ -O talk.lmtp.jsonl",
-                    "lmtool trace record --to http://127.0.0.1:8000/v1 --inspect",
-                ),
+                "lmtool trace record --to ws://127.0.0.1:8080/ -O talk.lmtp.jsonl",
+                "lmtool trace record --to http://127.0.0.1:8000/v1 --inspect",
             ),
-            Command(
+            _command(
                 "serve",
-                "trace.serve",
                 "Answer requests as recorded: a mock server.",
-                examples=(
-                    "lmtool trace serve talk.lmtp.jsonl",
-                    "lmtool trace serve talk.lmtp.jsonl --port 0 --speed max",
-                ),
+                "lmtool trace serve talk.lmtp.jsonl",
+                "lmtool trace serve talk.lmtp.jsonl --port 0 --speed max",
             ),
-            Command(
+            _command(
                 "drive",
-                "trace.drive",
                 "Send a recording to a server; compare the answers.",
-                examples=("lmtool trace drive talk.lmtp.jsonl --to ws://127.0.0.1:8080/",),
+                "lmtool trace drive talk.lmtp.jsonl --to ws://127.0.0.1:8080/",
             ),
-            Command(
+            _command(
                 "verify",
-                "trace.verify",
                 "Check recordings against our client and a server.",
-                examples=("lmtool trace verify recordings/ --serve lmtool-tiny",),
+                "lmtool trace verify recordings/ --serve lmtool-tiny",
             ),
-            Command(
+            _command(
                 "show",
-                "trace.show",
                 "Print a trace: one line per token or other event.",
-                examples=(
-                    "lmtool trace show talk.lmtp.jsonl",
-                    "lmtool trace show talk.lmtp.jsonl --filter 'sid:3 p<.1'",
-                ),
+                "lmtool trace show talk.lmtp.jsonl",
+                "lmtool trace show talk.lmtp.jsonl --filter 'sid:3 p<.1'",
             ),
-            Command(
-                "stats",
-                "trace.stats",
-                "Print token counts, speeds, and how each stream ended.",
-                examples=("lmtool trace stats talk.lmtp.jsonl",),
+            _command(
+                "stats", "Print token counts, speeds, and how each stream ended.", "lmtool trace stats talk.lmtp.jsonl"
             ),
-            Command(
-                "diff",
-                "trace.diff",
-                "Compare two traces stream by stream.",
-                examples=("lmtool trace diff before.lmtp.jsonl after.lmtp.jsonl",),
+            _command(
+                "diff", "Compare two traces stream by stream.", "lmtool trace diff before.lmtp.jsonl after.lmtp.jsonl"
             ),
-            Command(
+            _command(
                 "cut",
-                "trace.edit",
                 "Write the part of a trace between two times.",
-                examples=("lmtool trace cut talk.lmtp.jsonl --from 2 --to 5 -O part.lmtp.jsonl",),
+                "lmtool trace cut talk.lmtp.jsonl --from 2 --to 5 -O part.lmtp.jsonl",
+                module="trace.edit",
             ),
-            Command(
+            _command(
                 "merge",
-                "trace.edit",
                 "Write the events of several traces in order of time.",
-                examples=("lmtool trace merge one.lmtp.jsonl two.lmtp.jsonl -O both.lmtp.jsonl",),
+                "lmtool trace merge one.lmtp.jsonl two.lmtp.jsonl -O both.lmtp.jsonl",
+                module="trace.edit",
             ),
-            Command(
+            _command(
                 "redact",
-                "trace.edit",
                 "Write a copy without prompts, headers or texts.",
-                examples=("lmtool trace redact talk.lmtp.jsonl -O shared.lmtp.jsonl",),
+                "lmtool trace redact talk.lmtp.jsonl -O shared.lmtp.jsonl",
+                module="trace.edit",
             ),
-            Command(
+            _command(
                 "export",
-                "trace.export",
                 "Write streams as a page or picture to share, or an asciicast.",
-                examples=(
-                    "lmtool trace export talk.lmtp.jsonl -O talk.html",
-                    "lmtool trace export before.lmtp.jsonl after.lmtp.jsonl -O compared.svg",
-                ),
+                "lmtool trace export talk.lmtp.jsonl -O talk.html",
+                "lmtool trace export before.lmtp.jsonl after.lmtp.jsonl -O compared.svg",
             ),
-            Command(
+            _command(
                 "convert",
-                "trace.convert",
                 "Write a trace as CSV, Markdown, asciicast, HAR or wire log.",
-                examples=("lmtool trace convert talk.lmtp.jsonl --to markdown",),
+                "lmtool trace convert talk.lmtp.jsonl --to markdown",
             ),
         ),
-        "Traces",
-    ),
-    Group(
-        "cache",
-        "What prompts have in common, and why they are computed again.",
-        (
-            Command(
+        _group(
+            "cache",
+            "What prompts have in common, and why they are computed again.",
+            _command(
                 "why",
-                "cache",
                 "Explain cached and computed prompts, request by request.",
-                examples=("lmtool cache why agent.lmtp.jsonl",),
+                "lmtool cache why agent.lmtp.jsonl",
+                module="cache",
             ),
         ),
-        "Traces",
-    ),
-    Group(
-        "conformance",
-        "The LMTP specification as tests, for any server and any client.",
-        (
-            Command(
+        _group(
+            "conformance",
+            "The LMTP specification as tests, for any server and any client.",
+            _command(
                 "server",
-                "conformance.server",
                 "Test a server against each rule of the specification.",
-                examples=("lmtool conformance server ws://127.0.0.1:8080/",),
+                "lmtool conformance server ws://127.0.0.1:8080/",
             ),
-            Command(
-                "client",
-                "conformance.client",
-                "Run a client against a scripted server.",
-                examples=("lmtool conformance client -- ./my-client {url}",),
+            _command(
+                "client", "Run a client against a scripted server.", "lmtool conformance client -- ./my-client {url}"
             ),
         ),
-        "Traces",
+        _command("audit", "Check that a server's logprobs are true.", "lmtool audit http://127.0.0.1:8000/v1"),
+        _command("record", "The same as `lmtool trace record`.", module="trace.record", hidden=True),
+        _command("replay", "The same as `lmtool trace serve`.", module="trace.serve", function="serve", hidden=True),
     ),
-    Command(
-        "audit",
-        "audit",
-        "Check that a server's logprobs are true.",
-        "Traces",
-        examples=("lmtool audit http://127.0.0.1:8000/v1",),
-    ),
-    Command("record", "trace.record", "The same as `lmtool trace record`.", hidden=True),
-    Command("replay", "trace.serve", "The same as `lmtool trace serve`.", function="serve", hidden=True),
-    Command(
-        "inspect",
-        "inspect",
-        "Watch streams, probabilities, frames and time: live, or a trace.",
+    *_panel(
         "Look",
-        examples=(
+        _command(
+            "inspect",
+            "Watch streams, probabilities, frames and time: live, or a trace.",
             "lmtool inspect",
             "lmtool inspect talk.lmtp.jsonl",
             "lmtool inspect --proxy 127.0.0.1:8081 --to http://127.0.0.1:8000/v1",
         ),
-    ),
-    Command(
-        "tour",
-        "tour",
-        "Learn the inspector in two minutes, by doing.",
-        "Look",
-        examples=("lmtool tour", "lmtool tour --restart"),
-    ),
-    Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
-    Group(
-        "bench",
-        "Measure engines, kernels, GPUs, servers, gateways, the inspector.",
-        (
-            Command(
-                "engine",
-                "bench.engine",
-                "Measure our engine beside others on the same weights.",
-                examples=("lmtool bench engine",),
-            ),
-            Command(
+        _command("tour", "Learn the inspector in two minutes, by doing.", "lmtool tour", "lmtool tour --restart"),
+        _command("tui", "The same as `lmtool inspect`.", module="inspect", function="inspect", hidden=True),
+        _group(
+            "bench",
+            "Measure engines, kernels, GPUs, servers, gateways, the inspector.",
+            _command("engine", "Measure our engine beside others on the same weights.", "lmtool bench engine"),
+            _command(
                 "kernels",
-                "bench.kernels",
                 "Measure matrix products on this CPU, without a model.",
-                examples=("lmtool bench kernels --formats bfloat16,int4",),
+                "lmtool bench kernels --formats bfloat16,int4",
             ),
-            Command(
+            _command(
                 "host",
-                "bench.host",
                 "Measure the engine's own time a step, without a model.",
-                examples=("lmtool bench host --streams 64 --sampling greedy",),
+                "lmtool bench host --streams 64 --sampling greedy",
             ),
-            Command(
+            _command(
                 "gpu",
-                "bench.gpu",
                 "Test and measure lmtool on a GPU; all figures in one file.",
-                examples=("lmtool bench gpu --json before.json",),
+                "lmtool bench gpu --json before.json",
             ),
-            Command(
+            _command(
                 "serve",
-                "bench.serve",
                 "Load a server: latencies, throughput, goodput.",
-                examples=("lmtool bench serve --concurrency 1,8 --save before.json",),
+                "lmtool bench serve --concurrency 1,8 --save before.json",
             ),
-            Command(
+            _command(
                 "soak",
-                "bench.soak",
                 "Soak a server in faults and hostile frames; 1 if it breaks.",
-                examples=("lmtool bench soak ws://127.0.0.1:8080/",),
+                "lmtool bench soak ws://127.0.0.1:8080/",
             ),
-            Command(
+            _command(
                 "gateway",
-                "bench.gateway",
                 "Measure the gateway beside a bare forwarder and LiteLLM.",
-                examples=("lmtool bench gateway --requests 200",),
+                "lmtool bench gateway --requests 200",
             ),
-            Command(
+            _command(
                 "inspect",
-                "bench.inspect",
                 "Load the inspector: key delay, CPU, opening a long trace.",
-                examples=("lmtool bench inspect --seconds 5",),
+                "lmtool bench inspect --seconds 5",
             ),
         ),
-        "Look",
     ),
-    Command(
-        "docs",
-        "docs",
-        "Read the manual: one page, or the list of pages.",
+    *_panel(
         "Setup",
-        examples=("lmtool docs", "lmtool docs serving"),
-    ),
-    Command(
-        "models",
-        "models",
-        "List the available models: served, embedded, downloaded.",
-        "Setup",
-        examples=("lmtool models", "lmtool models --load Qwen/Qwen3-0.6B"),
-    ),
-    Command(
-        "doctor",
-        "doctor",
-        "Check what serving and chatting need; 1 if something is broken.",
-        "Setup",
-        examples=("lmtool doctor",),
-    ),
-    Group(
-        "config",
-        "Show effective settings and their origins.",
-        (
-            Command(
+        _command("docs", "Read the manual: one page, or the list of pages.", "lmtool docs", "lmtool docs serving"),
+        _command(
+            "models",
+            "List the available models: served, embedded, downloaded.",
+            "lmtool models",
+            "lmtool models --load Qwen/Qwen3-0.6B",
+        ),
+        _command("doctor", "Check what serving and chatting need; 1 if something is broken.", "lmtool doctor"),
+        _group(
+            "config",
+            "Show effective settings and their origins.",
+            _command(
                 "show",
-                "config",
                 "Print the settings as TOML: what is set where, and defaults.",
-                examples=("lmtool config show chat", "lmtool config show > lmtool.toml"),
+                "lmtool config show chat",
+                "lmtool config show > lmtool.toml",
+                module="config",
             ),
-            Command(
+            _command(
                 "path",
-                "config",
                 "Print the settings files that are read, strongest first.",
-                examples=("lmtool config path",),
+                "lmtool config path",
+                module="config",
             ),
         ),
-        "Setup",
     ),
 )
 """In the order of the help."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -78,23 +79,19 @@ def _unicode() -> bool:
 
 def quick_checks(common: ClientCommon) -> Iterator[Finding]:
     """The checks that need neither the network nor torch."""
+    from lmtool.cli.settings import load
     from lmtool.serving.composition import INSTALL_SERVE, SERVE_PACKAGES
 
-    yield _python()
+    system = f"{platform.system()} {platform.machine()}"
+    yield Finding("ok", "python", f"{platform.python_version()} on {system}, {sys.executable}")
     yield _packages("client", CLIENT, "bad", "pip install --force-reinstall lmtool")
     yield _packages("serve", SERVE_PACKAGES, "note", f"only clients work; to serve models:  {INSTALL_SERVE}")
     yield _embedded()
     yield _memory()
     yield _cache()
-    yield _settings(common)
+    files = load(common.settings).files
+    yield Finding("ok", "settings", ", ".join(map(str, files)) or "no lmtool.toml; defaults apply")
     yield _terminal()
-
-
-def _python() -> Finding:
-    import platform
-
-    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
-    return Finding("ok", "python", detail)
 
 
 def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: str) -> Finding:
@@ -117,7 +114,6 @@ def _embedded() -> Finding:
 
 
 def _memory() -> Finding:
-
     try:
         page = os.sysconf("SC_PAGE_SIZE")
         total, free = page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
@@ -128,7 +124,7 @@ def _memory() -> Finding:
 
 def _cache() -> Finding:
     from lmtool.cli.models import downloaded_models
-    from lmtool.serving.hub_cache import hub_cache
+    from lmtool.text.files import hub_cache
 
     folder = hub_cache()
     existing = next(p for p in (folder, *folder.parents) if p.exists())
@@ -136,13 +132,6 @@ def _cache() -> Finding:
         return Finding("note", "cache", f"{folder} cannot be written", "point HF_HOME to a folder of your own")
     free, models = shutil.disk_usage(existing).free, len(downloaded_models(folder))
     return Finding("ok", "cache", f"{folder}: {models} model{'s' * (models != 1)}, {size(free)} free")
-
-
-def _settings(common: ClientCommon) -> Finding:
-    from lmtool.cli.settings import load
-
-    files = load(common.settings).files
-    return Finding("ok", "settings", ", ".join(map(str, files)) or "no lmtool.toml; defaults apply")
 
 
 def _terminal() -> Finding:

@@ -95,7 +95,8 @@ async def gateway(
             common.output().line(pool.summary)
         return
     http.check()
-    listen = ListenConfig(host or pools.host or "127.0.0.1", _first(port, pools.port, DEFAULT_PORT), unix)
+    ports = (one for one in (port, pools.port, DEFAULT_PORT) if one is not None)
+    listen = ListenConfig(host or pools.host or "127.0.0.1", next(ports), unix)
     listen.check(common.typed)
     service = ServiceConfig(
         ModelsConfig(model=AUTO),
@@ -110,7 +111,3 @@ async def gateway(
     )
     serving = ServingConfig(listen, service, replace(life), record, verbose=bool(common.verbose), debug=common.debug)
     await run(serving, common.output())
-
-
-def _first(*numbers: int | None) -> int:
-    return next(number for number in numbers if number is not None)

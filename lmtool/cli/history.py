@@ -19,7 +19,7 @@ def history(
     json: bool = option(False, "Print one JSON object per conversation."),
 ) -> None:
     """List the conversations that are kept, the newest first; remove them all."""
-    from lmtool.chat.conversation_store import kept_conversations
+    from lmtool.chat.conversation_store import conversations_folder, kept_conversations
 
     out = common.output()
     if clear:
@@ -33,7 +33,10 @@ def history(
         return
     for number, one in enumerate(kept, 1):
         out.line(f"{number:>3}  {one.modified:%Y-%m-%d %H:%M}  {_size(one.size):>8}  {one.model}  {one.title}")
-    _note_place(out, any_kept=bool(kept))
+    if kept:
+        out.note(f"in {conversations_folder()}; the newest goes on by:  lmtool chat --continue")
+    else:
+        out.note("no conversation is kept yet; lmtool chat keeps each one")
 
 
 def _clear(out: Output) -> None:
@@ -49,15 +52,6 @@ def _clear(out: Output) -> None:
     conversations = sum(path != prompts_file() for path in removed)
     prompts = " and the prompts that were typed" if prompts_file() in removed else ""
     out.line(f"removed {conversations} conversation{'s' * (conversations != 1)}{prompts}")
-
-
-def _note_place(out: Output, *, any_kept: bool) -> None:
-    from lmtool.chat.conversation_store import conversations_folder
-
-    if any_kept:
-        out.note(f"in {conversations_folder()}; the newest goes on by:  lmtool chat --continue")
-    else:
-        out.note("no conversation is kept yet; lmtool chat keeps each one")
 
 
 def _size(size: int) -> str:

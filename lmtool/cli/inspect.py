@@ -73,6 +73,7 @@ async def inspect(
     from lmtool.chat.peer import local_tokenizer
     from lmtool.cli.inspect_servers import warnings_to
     from lmtool.cli.settings import load
+    from lmtool.cli.trace.serve import parse_speed
     from lmtool.trace.filter import parse
     from lmtool.tui import headless
     from lmtool.tui.sources.choice import SourceFactory
@@ -82,9 +83,10 @@ async def inspect(
         source = replace(source, content=_text_of(source.text))
     expression = parse(look.filter) if look.filter else None
     shows = not plain and not accessible and headless.has_screen()
+    factor = parse_speed(speed)
     options = replace(
         look,
-        speed=_speed(speed),
+        speed=float("inf") if factor is None else factor,
         exit_at_end=exit_at is not None,
         keys=load(common.settings).keys,
         color=_color(common, drawn=snapshot is not None or export is not None),
@@ -268,13 +270,6 @@ def _one_trace(files: list[Path], option: str) -> Path:
     if len(files) > most:
         raise UsageError(f"{option} takes {most} of the {len(files)} traces that were given", "leave the others out")
     return files[0]
-
-
-def _speed(text: str) -> float:
-    from lmtool.cli.trace.serve import parse_speed
-
-    speed = parse_speed(text)
-    return float("inf") if speed is None else speed
 
 
 def _color(common: ClientCommon, *, drawn: bool) -> bool:

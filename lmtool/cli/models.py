@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lmtool.cli.common_options import ClientCommon
 from lmtool.logprobs.numbers import size
 from lmtool.option import option
-from lmtool.serving.hub_cache import hub_cache, snapshots, weight_files
+from lmtool.serving.hub_cache import snapshots, weight_files
+from lmtool.text.files import hub_cache
 
 if TYPE_CHECKING:
     from rich.console import Group

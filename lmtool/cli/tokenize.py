@@ -43,7 +43,9 @@ def tokenize(
     own = load_tokenizer(source_of(tokenizer))
     out = common.output()
     tokens = parse_ids(source) if decode or ids is not None else own.encode(source, special=special)
-    _check(tokens, own)
+    for token in tokens:
+        if own.token(token) is None:
+            raise UsageError(f"id {token} is not in the vocabulary of {own.info.name}", f"it has {own.vocab_size} ids")
     if count:
         out.line(str(len(tokens)))
     elif decode:
@@ -74,12 +76,6 @@ def parse_ids(text: str) -> list[int]:
     if len(words) > MAX_IDS:
         raise UsageError(f"{len(words)} ids are more than {MAX_IDS}", "send fewer")
     return [int(word) for word in words]
-
-
-def _check(tokens: list[int], own: TextTokenizer) -> None:
-    for token in tokens:
-        if own.token(token) is None:
-            raise UsageError(f"id {token} is not in the vocabulary of {own.info.name}", f"it has {own.vocab_size} ids")
 
 
 def as_rows(tokens: list[int], own: TextTokenizer) -> str:

@@ -44,7 +44,7 @@ def cache_blocks(
     contexts = config.max_streams if device.type == "cuda" else min(config.max_streams, _CPU_CONTEXTS)
     most = max(contexts * -(-context // BLOCK_TOKENS), fewest)
     if config.kv_cache_bytes is None:
-        room = _free_bytes()
+        room = _CPU_SHARE * min(_free_ram(), _cgroup_limit())
         if device.type == "cuda":
             room = cache_room(device, reserved)
         blocks = min(int(room) // size, most)
@@ -59,11 +59,6 @@ def cache_blocks(
             f"one full stream of {context} tokens needs {-(-context // BLOCK_TOKENS) * size} bytes",
         )
     return blocks
-
-
-def _free_bytes() -> float:
-    """Of a CPU's memory."""
-    return _CPU_SHARE * min(_free_ram(), _cgroup_limit())
 
 
 def _free_ram() -> float:

@@ -39,14 +39,10 @@ def to_host(tensor: Tensor) -> Tensor:
 def arrival(device: torch.device) -> Callable[[], None]:
     """A function that waits until all that is queued on the device now is done, copies to the host included."""
     if device.type != "cuda":
-        return _do_not_wait
+        return lambda: None  # what is queued on a CPU is done at once
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own CUDA classes are untyped
     event.record(torch.cuda.current_stream(device))
     return event.synchronize
-
-
-def _do_not_wait() -> None:
-    """What is queued on a CPU is done at once."""
 
 
 def select_rows(tensor: Tensor, rows: list[int]) -> Tensor:

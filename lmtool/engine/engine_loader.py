@@ -39,7 +39,7 @@ def load_engine(
     `ResourceError` (no such device, unknown dtype, no C kernels, too small a cache) or `OutOfMemoryError`.
     """
     config = config or EngineConfig()
-    report = on_progress or _silent
+    report = on_progress or (lambda _progress: None)
     try:
         with torch.inference_mode(), forgetting_frames():
             engine = _load(model, config, report)
@@ -66,7 +66,11 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         torch.set_num_threads(config.threads)
     use_kernels(config.kernels)
     embedded = is_embedded(name) and device.type == "cpu" and not config.quantize  # else as all models
-    loaded = load_embedded(name, config, device, report) if embedded else _load_any(name, config, device, report)
+    if embedded:
+        loaded = load_embedded(name, config, device, report)
+    else:
+        own = load_gguf(name, config, device, report) if is_gguf(name) else None
+        loaded = own or _load_transformers(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
     samples = False
     if device.type == "cuda" and loaded.info.vocab_size is not None:
@@ -86,11 +90,11 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         cache_generated=runner.free_cuts or not lossless,
         doubling_position=runner.doubling_position,
     )
-    own = replace(config, speculation=config.speculation and lossless)
+    config_here = replace(config, speculation=config.speculation and lossless)
     known = loaded.contents
     found = None if known is None else engine_fingerprint(known, loaded.info, config, device)
     info = replace(loaded.info, fingerprint=found, batch_invariant=_is_batch_invariant(loaded, config, device))
-    return Engine(runner, limits, loaded.blocks, info, own)
+    return Engine(runner, limits, loaded.blocks, info, config_here)
 
 
 def _is_batch_invariant(loaded: RunnableModel, config: EngineConfig, device: torch.device) -> bool:
@@ -104,14 +108,6 @@ def _is_batch_invariant(loaded: RunnableModel, config: EngineConfig, device: tor
     return info.batch_invariant is not False
 
 
-def _load_any(
-    name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
-) -> RunnableModel:
-    """Any model: a GGUF file through the C kernels where they compute it, the others as transformers loads them."""
-    found = load_gguf(name, config, device, report) if is_gguf(name) else None
-    return found or _load_transformers(name, config, device, report)
-
-
 def _load_transformers(
     name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
 ) -> RunnableModel:
@@ -121,7 +117,3 @@ def _load_transformers(
 
     with quiet():
         return load_transformers(name, config, device, report)
-
-
-def _silent(progress: LoadProgress) -> None:
-    """No caller follows the progress."""

@@ -96,8 +96,12 @@ class _Quiet:
         self._loads = 0
         self._restore = contextlib.ExitStack()
 
-    def begin(self) -> None:
-        """One load more."""
+    @contextlib.contextmanager
+    def load(self) -> Iterator[None]:
+        """Keep transformers' own reports off the terminal: what matters is raised, or reported as progress.
+
+        Both are matters of the whole process, so that of several loads the last one that ends restores them.
+        """
         with self._lock:
             self._loads += 1
             if self._loads == 1:
@@ -105,26 +109,13 @@ class _Quiet:
                 transformers_logging.set_verbosity(logging.ERROR)
                 self._restore.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
-
-    def end(self) -> None:
-        """One load less."""
-        with self._lock:
-            self._loads -= 1
-            if not self._loads:
-                self._restore.close()
-
-
-_quiet = _Quiet()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._loads -= 1
+                if not self._loads:
+                    self._restore.close()
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep transformers' own reports off the terminal: what matters is raised, or reported as progress.
-
-    Both are matters of the whole process, so that of several loads the last one that ends restores them.
-    """
-    _quiet.begin()
-    try:
-        yield
-    finally:
-        _quiet.end()
+quiet = _Quiet().load

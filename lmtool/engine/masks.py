@@ -139,10 +139,6 @@ def apply_masks_on_gpu(logits: Tensor, rows: list[int], masks: Tensor) -> bool:
     return True
 
 
-def _byte_table() -> Tensor:
-    bits = torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1
-    return torch.zeros(256, 8, dtype=torch.float32).masked_fill_(bits == 0, float("-inf"))
-
-
-_BYTE_TABLE = _byte_table()
+_BITS = torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1
+_BYTE_TABLE = torch.zeros(256, 8, dtype=torch.float32).masked_fill_(_BITS == 0, float("-inf"))
 """[256, 8] float32: what eight ids get for a byte of a mask, lowest bit first; 0 or -inf."""

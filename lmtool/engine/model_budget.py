@@ -43,12 +43,10 @@ class ModelBudget:
         incoming: the model that needs room; None: nothing does, and only what is beyond the budget goes.
         """
         staying = [one for one in slots if one.phase in {"loading", "ready"}]
-        enough = self.has_room(incoming, staying) if incoming is not None else not self._exceeded(staying)
+        within = self.memory_bytes is None or _bytes(staying) <= self.memory_bytes
+        enough = within if incoming is None else self.has_room(incoming, staying)
         idle = [one for one in staying if one.idle and not one.served.pinned]
         return None if enough else min(idle, key=lambda one: one.last_used, default=None)
-
-    def _exceeded(self, resident: Sequence[ModelSlot]) -> bool:
-        return self.memory_bytes is not None and _bytes(resident) > self.memory_bytes
 
     def refusal(self, slot: ModelSlot, slots: Iterable[ModelSlot]) -> ModelLoadError | None:
         """Why a model has no room even when all that may go has gone; None where it has."""

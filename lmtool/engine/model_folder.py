@@ -24,7 +24,7 @@ _COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_head
 _LAYERS = re.compile(r"(?!.*window)(?:.*_)?(?:n_layers?|layers|blocks|depth|groups|stages)")
 _SIZES = re.compile(
     r"(?!.*(?:window|chunk|image|patch|batch|block|group|buffer|step))"
-    r"(?:.*_(?:size|dim|rank|heads|experts|channels|positions|r)|r|rank_pattern|d_model|d_ff|d_kv|n_embd|n_inner|n_head|n_head_kv)"
+    r"(?:.*_(?:size|dim|rank|heads|experts|channels|positions|r)|r|d_model|d_ff|d_kv|n_embd|n_inner|n_head|n_head_kv)"
 )
 """Members of a configuration that say how many parts a model has, and how large a dimension of its weights is."""
 _PACKED = 8
@@ -58,8 +58,6 @@ def check_sizes(where: str, config: Mapping[str, Any], sizes: WeightSizes | None
         if isinstance(value, dict):
             check_sizes(where, value, sizes)
         most, numbers = None, value if isinstance(value, list) else [value]
-        if name == "rank_pattern" and isinstance(value, dict):
-            numbers = list(value.values())
         if _LAYERS.fullmatch(name) and not isinstance(value, list):
             most = sizes.tensors
         elif "max_position" in name or "max_seq" in name:
@@ -70,12 +68,12 @@ def check_sizes(where: str, config: Mapping[str, Any], sizes: WeightSizes | None
             raise ModelLoadError(f"{where} says {name} {str(value)[:60]}; its weights have {most} at most", _AGAIN)
 
 
-def refuse_adapter(name: str, config: Path | None) -> None:
+def refuse_adapter(name: str, config: Path) -> None:
     """Raise `ModelLoadError` for a LoRA adapter, beside a model's weights or without any. config: its configuration.
 
     transformers applies it where `peft` is installed and ignores it where not; vLLM ignores it.
     """
-    if config is None or (found := _read(config)) is None:
+    if (found := _read(config)) is None:
         return
     base, kind = found.get("base_model_name_or_path") or "another model", found.get("peft_type") or "LoRA"
     raise ModelLoadError(
@@ -94,9 +92,6 @@ def check_folder(folder: Path) -> None:
     _check_config(folder, config)
     _read(folder / "generation_config.json")
     check_sizes(str(folder / CONFIG), config, _sizes_of([_check_weights(file) for file in _weights(folder)]))
-    if (adapter := _read(folder / "adapter_config.json")) is not None:
-        files = [file for file in (folder / "adapter_model.safetensors",) if file.exists()]
-        check_sizes(str(folder / "adapter_config.json"), adapter, _sizes_of([_check_weights(file) for file in files]))
 
 
 def _sizes_of(files: Sequence[WeightSizes | None]) -> WeightSizes | None:

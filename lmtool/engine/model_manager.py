@@ -38,11 +38,6 @@ MAX_NAMES = 256
 """Most names that clients may make known, where that is allowed, beside the served ones."""
 
 
-def _none(_source: str) -> Mapping[str, float]:
-    """No sampling defaults."""
-    return {}
-
-
 class ModelManager:
     """An `interfaces.TokenModel`, `ProgressSource`, `Catalogue` and `ModelControl` over any number of models.
 
@@ -62,7 +57,7 @@ class ModelManager:
         idle_seconds: float | None = None,
         retry_seconds: float = 10.0,
         max_waiting: int = 1024,
-        sampling_defaults: Callable[[str], Mapping[str, float]] = _none,
+        sampling_defaults: Callable[[str], Mapping[str, float]] = lambda _source: {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Serve these models, each loaded on its first request (or by `preload`).
@@ -221,7 +216,7 @@ class ModelManager:
             slot = self._find(model)
         except RequestError as error:
             listener(LoadProgress(model or "", "failed", message=error.message))
-            return _nothing
+            return lambda: None  # nothing to unsubscribe
         return slot.subscribe(listener)
 
     def sweep(self) -> None:
@@ -262,12 +257,7 @@ class ModelManager:
             raise shutting_down()
         if name is not None:
             slot = self._by_name.get(name)
-            if (
-                slot is not None
-                and self._on_demand is not None
-                and slot not in self._served
-                and slot.phase == "unloaded"
-            ):
+            if slot is not None and self._on_demand is not None and not self._listed(slot):
                 self._on_demand(name)  # whether it may be loaded is decided at each request that would load it
             return slot or self._add(name)
         known = self._served if self._on_demand is None else [slot for slot in self._slots if slot.model is not None]
@@ -355,7 +345,3 @@ class ModelManager:
 
 def _short(name: str) -> str:
     return repr(name if len(name) <= 100 else name[:100] + "...")
-
-
-def _nothing() -> None:
-    """Nothing to unsubscribe."""

@@ -98,7 +98,10 @@ class ModelTransitions:
         """Begin one load or unload; False when there is nothing to begin."""
         head = self._queue[0] if self._queue else None
         if head is not None and self._budget.may_load(head, self._slots):
-            self._begin_load(self._queue.popleft())
+            slot = self._queue.popleft()
+            slot.phase = "loading"
+            slot.publish(LoadProgress(slot.name, "loading"))
+            self._begin(self._carry_out_load(slot))
             return True
         if head is not None and (refusal := self._budget.refusal(head, self._slots)) is not None:
             self._queue.popleft()
@@ -110,11 +113,6 @@ class ModelTransitions:
         if victim is not None and head is not None:
             head.publish(LoadProgress(head.name, "unloading", message="another model is unloaded to make room"))
         return victim is not None
-
-    def _begin_load(self, slot: ModelSlot) -> None:
-        slot.phase = "loading"
-        slot.publish(LoadProgress(slot.name, "loading"))
-        self._begin(self._carry_out_load(slot))
 
     def _begin(self, transition: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(transition)

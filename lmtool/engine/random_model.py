@@ -16,64 +16,25 @@ if TYPE_CHECKING:
 
 PREFIX = "random:"
 _SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_SIZES: dict[str, tuple[int, ...]] = {
+    "llama-100m": (32000, 768, 2048, 12, 12, 4, 8192),
+    "llama-1b": (32000, 2048, 5632, 22, 32, 4, 8192),
+    "llama-8b": (128256, 4096, 14336, 32, 32, 8, 131072),
+    "qwen2-0.5b": (151936, 896, 4864, 24, 14, 2, 131072),
+    "llama-tiny": (512, 128, 256, 2, 4, 2, 1024),
+    "qwen2-tiny": (512, 128, 256, 2, 4, 2, 1024),
+    "gpt2": (),
+}
+_FIELDS = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "max_position_embeddings"),
+)
+"""Of configurations, in the order of `_SIZES`."""
+_TIED = ("llama-100m", "qwen2-0.5b")
+"""Models whose output weights are those of the embedding."""
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama-100m": {
-        "vocab_size": 32000,
-        "hidden_size": 768,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": True,
-    },
-    "llama-1b": {
-        "vocab_size": 32000,
-        "hidden_size": 2048,
-        "intermediate_size": 5632,
-        "num_hidden_layers": 22,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 8192,
-    },
-    "llama-8b": {
-        "vocab_size": 128256,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131072,
-    },
-    "qwen2-0.5b": {
-        "vocab_size": 151936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 131072,
-        "tie_word_embeddings": True,
-    },
-    "llama-tiny": {
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
-    },
-    "qwen2-tiny": {
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
-    },
-    "gpt2": {},
+    name: dict(zip(_FIELDS, sizes, strict=False)) | ({"tie_word_embeddings": True} if name in _TIED else {})
+    for name, sizes in _SIZES.items()
 }
 """The models of `random:NAME`; `gpt2` is the smallest of its family, 124 million weights."""
 _BIAS = 0.1

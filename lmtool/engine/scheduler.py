@@ -249,11 +249,12 @@ class Scheduler:
     def _step(self, plan: Plan, sequence: Sequence, position: int) -> int:
         """How many positions to compute from `position` on: to the next cut, or as many as there is room for."""
         step = self._next_chunk(sequence, position)
-        if self._has_room(plan, sequence, position, step):
+        has_rows = self._has_rows(plan, sequence, position, step)
+        if has_rows and step * self._price(position) <= plan.room:
             return step
         if not self._limits.free_cuts:
             return 0 if plan.chunks else step
-        fitting = int(plan.room / self._price(position)) if self._has_rows(plan, sequence, position, step) else 0
+        fitting = int(plan.room / self._price(position)) if has_rows else 0
         return min(step, max(fitting, 0 if plan.chunks else 1))
 
     def _blocked(self, sequence: Sequence, position: int) -> bool:
@@ -262,9 +263,6 @@ class Scheduler:
         The last chunk of a prompt predicts a token, and no token may be sampled yet.
         """
         return sequence.awaiting_constraint and position + self._next_chunk(sequence, position) >= sequence.target
-
-    def _has_room(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
-        return step * self._price(end) <= plan.room and self._has_rows(plan, sequence, end, step)
 
     def _has_rows(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
         """Whether the logits of these positions may be part of the step."""

@@ -113,7 +113,8 @@ def record_layers(model: PreTrainedModel, name: str, context: int) -> list[Recor
     _switch(model, name, RECORDING)
     with attending(recorder), _explained(name, type(model).__name__):
         ids = _ids(model, _prompt(model, _LENGTHS[0]))
-        model(input_ids=ids, position_ids=_positions(ids), attention_mask=None, use_cache=False)
+        positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+        model(input_ids=ids, position_ids=positions, attention_mask=None, use_cache=False)
     if not recorder.layers:
         recorder.unsupported.add("no attention through transformers' AttentionInterface")
     if recorder.unsupported:
@@ -299,10 +300,6 @@ def _prompt(model: PreTrainedModel, length: int) -> list[int]:
 
 def _ids(model: PreTrainedModel, prompt: list[int]) -> Tensor:
     return torch.tensor([prompt], device=next(model.parameters()).device)
-
-
-def _positions(ids: Tensor) -> Tensor:
-    return torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
 
 
 def _switch(model: PreTrainedModel, name: str, implementation: str) -> None:

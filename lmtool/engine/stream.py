@@ -293,6 +293,7 @@ class Stream:
             return TokenOutput(self.stream_id, token, logprob, top)
         if reason is None:
             return TokenOutput(self.stream_id, token, logprob, top, seed=seed)
+        own_stop = reason == "stop" and token not in self.eos and token in self.sampling.stop_token_ids
         return TokenOutput(
             self.stream_id,
             token,
@@ -301,17 +302,13 @@ class Stream:
             finish_reason=reason,
             usage=self.usage(),
             warnings=() if self.guide is None else self.guide.warnings,
-            stopped_by=token if reason == "stop" and self._stops(token) else None,
+            stopped_by=token if own_stop else None,
             seed=seed,
         )
 
     @property
     def _seed_to_tell(self) -> int | None:
         return self.seed if self.tells_seed and not self.sent else None
-
-    def _stops(self, token: int) -> bool:
-        """Whether a token is a stop id of the request's own."""
-        return token not in self.eos and token in self.sampling.stop_token_ids
 
     def ending(self, reason: FinishReason) -> TokenOutput:
         """An ending without a token."""

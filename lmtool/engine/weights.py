@@ -178,13 +178,14 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
     from transformers import AutoModelForCausalLM
 
     remote = trusted and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    if type(config) not in AutoModelForCausalLM._model_mapping and not remote:  # noqa: SLF001  # no public question
+    known = AutoModelForCausalLM._model_mapping.get(type(config), None)  # noqa: SLF001  # no public question
+    if known is None and not remote:
         kinds = ", ".join(config.architectures or [config.model_type])
         raise ModelLoadError(
             f"{name} is not a causal language model: it is {kinds}",
             f"choose a model that continues text: {ADVICE}",
         )
-    known, text = AutoModelForCausalLM._model_mapping.get(type(config), None), config.get_text_config()  # noqa: SLF001
+    text = config.get_text_config()
     layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
     stateful = any(map(_STATEFUL.search, layers)) if layers else getattr(known, "_is_stateful", False)
     if known is not None and stateful:
@@ -279,11 +280,12 @@ def _load_error(name: str, config: EngineConfig, problem: Exception) -> LmtoolEr
     if name.startswith((".", "/", "~")) or _exists(folder):
         return ModelLoadError(f"{name} is not a model folder", "give the folder that holds config.json, or a hub name")
     revision = f" (revision {config.revision})" if config.revision else ""
+    offline = "; HF_HUB_OFFLINE is set, so nothing is downloaded" if os.environ.get("HF_HUB_OFFLINE") else ""
     return ModelLoadError(
         f"{name}{revision} was not found: no folder of that name in {Path.cwd()}, and not on the model hub or in its "
         f"local cache: {reason}",
         "check the spelling; private models need `hf auth login`",
-        "without a network, give the path of a downloaded folder" + _offline(),
+        f"without a network, give the path of a downloaded folder{offline}",
     )
 
 
@@ -292,10 +294,6 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
-
-
-def _offline() -> str:
-    return "; HF_HUB_OFFLINE is set, so nothing is downloaded" if os.environ.get("HF_HUB_OFFLINE") else ""
 
 
 def _first_line(problem: BaseException) -> str:

@@ -111,7 +111,11 @@ class Loader:
                 reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
             defaults = partial(self.models.sampling_defaults, source, self.config.revision)
             defaults()  # a fault is found before anything is loaded
-            report = partial(_report_loading, on_progress)
+
+            def report(progress: LoadProgress) -> None:
+                if progress.phase == "loading":  # success and failure are reported by returning or raising
+                    on_progress(progress)
+
             engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
             if isinstance(engine, Counted):
                 self.engines.add(engine)
@@ -156,12 +160,6 @@ class Loader:
         """Streams running and waiting in all engines."""
         now = [engine.info_now for engine in self.engines]
         return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
-
-
-def _report_loading(on_progress: Callable[[LoadProgress], None], progress: LoadProgress) -> None:
-    """Forward progress until the end; success and failure are reported by returning or raising."""
-    if progress.phase == "loading":
-        on_progress(progress)
 
 
 @contextlib.contextmanager
@@ -238,14 +236,12 @@ def lmtp_server(
     from lmtool.lmtp.server import LmtpServer
 
     served = visible_models(models, config)
-    control = served if isinstance(served, ModelControl) else None
-    model = observed(served, telemetry)
     plugs = Plugs(
-        model,
+        observed(served, telemetry),
         config.server,
         progress=served,
         catalogue=served,
-        control=control,
+        control=served if isinstance(served, ModelControl) else None,
         log=log,
         tap=tap,
         traffic=tap,
@@ -333,14 +329,11 @@ def evergreen_server(
     if entry_points(group=GROUP):  # what is wrong with an installed action is found at the start
         registry = _menu(model, served)
 
-    def log_action(entry: ActionLog) -> None:
-        log(_request_log(entry))
-
     plugs = Plugs(
         registry,
         EvergreenConfig(SessionLimits(stall_limit=config.server.stall_limit)),
         references,
-        log=log_action,
+        log=lambda entry: log(_request_log(entry)),
         tap=tap.sessions(),
         peer_actions=config.evergreen.peer_actions,
     )

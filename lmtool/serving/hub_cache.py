@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError, rebuilt
-from lmtool.text.files import download
+from lmtool.text.files import download, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,15 +23,6 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 def is_hub_name(name: str) -> bool:
     """Whether a model on the hub could have this name."""
     return _NAME.fullmatch(name) is not None and ".." not in name and "--" not in name
-
-
-def hub_cache() -> Path:
-    """The download folder of the hub's library, by its own environment variables."""
-    if explicit := os.environ.get("HF_HUB_CACHE"):
-        return Path(explicit).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{base}/huggingface"
-    return Path(home).expanduser() / "hub"
 
 
 def snapshots(repository: Path) -> Iterator[Path]:
@@ -50,11 +40,8 @@ def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
     """
     if not is_hub_name(name):
         return None
-    repository = hub_cache() / f"models--{name.replace('/', '--')}"
-    reference = repository / "refs" / (revision or "main")
-    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision or ""
-    folder = repository / "snapshots" / commit
-    whole = commit and (folder / "config.json").is_file() and weight_files(folder)
+    folder = snapshot(name, revision)
+    whole = folder is not None and (folder / "config.json").is_file() and weight_files(folder)
     return folder if whole else None
 
 

@@ -127,13 +127,15 @@ def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:
     python = given.pop("python")
     options |= {name: option_value(value) for name, value in given.items()}
     refuse_adapter(model.source, Path(model.source) / ADAPTER)
-    settings = {"model": model.source, "name": model.names[0], "options": options, "verbose": verbose}
-    if (template := service.models.template()) is not None:
-        settings["chat_template"] = template
-    if service.models.generation_config != "auto":
-        settings["generation_config"] = service.models.generation_config
-    if service.models.reasoning_parser is not None:
-        settings["reasoning_parser"] = service.models.reasoning_parser
+    settings = {
+        "model": model.source,
+        "name": model.names[0],
+        "options": options,
+        "verbose": verbose,
+        "chat_template": service.models.template(),
+        "generation_config": service.models.generation_config,
+        "reasoning_parser": service.models.reasoning_parser,
+    }
     return [python, str(VLLM_PROGRAM), json.dumps(settings)]
 
 

@@ -70,10 +70,6 @@ def _c_function(name: str, *arguments: type) -> Callable[..., object]:
     try:
         function = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):  # another C library; TypeError: Windows has no such handle
-        return _nothing
+        return lambda *_arguments: None
     function.argtypes = arguments
     return function  # type: ignore[no-any-return]  # getattr of a library is Any
-
-
-def _nothing(*_arguments: object) -> None:
-    """Do nothing."""

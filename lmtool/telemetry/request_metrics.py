@@ -34,6 +34,8 @@ REQUEST_BOUNDS = (
 MAX_SERIES = 256
 """Pairs of a model and a key with numbers of their own; what comes later is counted together, as `other`."""
 OTHER = "other"
+_GAP = "From a token to the next one of the same stream, where a reader may have paused it."
+_QUEUE = "From a request's arrival to its first step, the load of its model included."
 
 
 class Series:
@@ -79,27 +81,13 @@ class RequestMetrics:
     def families(self) -> Iterable[MetricFamily]:
         """All of it in the terms of Prometheus."""
         known = [(labels(model_name=model, key=key), one) for (model, key), one in sorted(self._series.items())]
-        histogram = MetricFamily.histogram
-        yield histogram(
-            "time_to_first_token_seconds",
-            "From a request's arrival to its first token.",
-            [(label, one.first_tokens) for label, one in known],
-        )
-        yield histogram(
-            "inter_token_latency_seconds",
-            "From a token to the next one of the same stream, where a reader may have paused it.",
-            [(label, one.gaps) for label, one in known],
-        )
-        yield histogram(
-            "request_queue_time_seconds",
-            "From a request's arrival to its first step, the load of its model included.",
-            [(label, one.queue) for label, one in known],
-        )
-        yield histogram(
-            "e2e_request_latency_seconds",
-            "From a request's arrival to its end.",
-            [(label, one.total) for label, one in known],
-        )
+        for name, sentence, field in (
+            ("time_to_first_token_seconds", "From a request's arrival to its first token.", "first_tokens"),
+            ("inter_token_latency_seconds", _GAP, "gaps"),
+            ("request_queue_time_seconds", _QUEUE, "queue"),
+            ("e2e_request_latency_seconds", "From a request's arrival to its end.", "total"),
+        ):
+            yield MetricFamily.histogram(name, sentence, [(label, getattr(one, field)) for label, one in known])
         for name, sentence, field in (
             ("prefix_cache_queries_total", "Tokens of prompts of ended requests.", "prompt_tokens"),
             ("prefix_cache_hits_total", "Those of them whose keys and values were reused.", "cached_tokens"),

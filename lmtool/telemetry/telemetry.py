@@ -22,16 +22,12 @@ if TYPE_CHECKING:
     from lmtool.types import ScoreRequest
 
 
-def _ignore(_entry: RequestLog) -> None:
-    """Log nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Telemetry:
     """The one place where streams are observed. Belongs to one event loop."""
 
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
-    log: Callable[[RequestLog], None] = _ignore
+    log: Callable[[RequestLog], None] = lambda _entry: None
     """Called with each stream that ended and that nobody else logs."""
     clock: Callable[[], float] = time.perf_counter
     """That of `interfaces.Timed`."""

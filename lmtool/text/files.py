@@ -32,7 +32,9 @@ def locate(name_or_folder: str, revision: str | None = None) -> tuple[str, Path]
             f"no such folder: {name_or_folder!r}",
             "give the folder that holds tokenizer.json, or a name on the Hugging Face hub such as gpt2",
         )
-    cached = _cached(name_or_folder, revision)
+    cached = snapshot(name_or_folder, revision)
+    if cached is not None and not (cached / FILES[0]).is_file():
+        cached = None
     if cached is not None and (cached / FILES[1]).is_file():
         return name_or_folder, cached
     return name_or_folder, download(name_or_folder, revision, cached)
@@ -65,8 +67,8 @@ def read_text(path: Path) -> str:
         raise FileError(f"cannot read {path}: {error}", "check its path and rights, or fetch it again") from error
 
 
-def _cached(name: str, revision: str | None) -> Path | None:
-    """Return the folder of the revision's newest snapshot in the hub's cache, if it has a tokenizer.json.
+def snapshot(name: str, revision: str | None = None) -> Path | None:
+    """Return where the hub's cache keeps a revision of a model, whole or not; None where no download began.
 
     The cache's layout is documented (huggingface_hub, "Understand caching"); importing that library takes ten times
     as long as everything else that a client does before it sends its first frame.
@@ -74,17 +76,18 @@ def _cached(name: str, revision: str | None) -> Path | None:
     repository = _repository(name)
     reference = repository / "refs" / (revision or "main")
     commit = read_text(reference).strip() if reference.is_file() else revision
-    if commit is None:
-        return None
-    folder = repository / "snapshots" / commit
-    return folder if (folder / FILES[0]).is_file() else None
+    return repository / "snapshots" / commit if commit else None
+
+
+def hub_cache() -> Path:
+    """The download folder of the hub's library, by its own environment variables."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
 
 
 def _repository(name: str) -> Path:
     """Return where the hub's cache keeps a model, whether it does or not."""
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
-    return cache / ("models--" + name.replace("/", "--"))
+    return hub_cache() / ("models--" + name.replace("/", "--"))
 
 
 def download(

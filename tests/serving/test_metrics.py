@@ -38,7 +38,7 @@ def samples(text: str) -> dict[str, float]:
 
 async def test_streams_of_every_wire_are_counted_once_by_model_and_key(tmp_path: Path) -> None:
     """Ten wires, one place: LMTP, Unix socket, every HTTP API, the gateway's own, Evergreen twice; no key anywhere."""
-    async with keyed_server(key("alice") + key("bob"), tmp_path) as server:
+    async with keyed_server(key("alice", "admin = true") + key("bob"), tmp_path) as server:
         for name, wire in WIRES.items():
             assert (await wire(server, f"{KEY}-alice", MODEL)).status == 200, name
         assert (await lmtp(server.url, f"{KEY}-bob", MODEL)).status == 200

@@ -73,11 +73,8 @@ class CProduct(Structure):
     """`Product` of products.h."""
 
     _fields_ = [
-        ("weights", c_void_p),
-        ("bias", c_void_p),
-        ("inputs", c_int64),
-        ("outputs", c_int64),
-        ("kind", c_int64),
+        *((name, c_void_p) for name in ("weights", "bias")),
+        *((name, c_int64) for name in ("inputs", "outputs", "kind")),
     ]
 
 
@@ -85,18 +82,14 @@ class CLayer(Structure):
     """`Layer` of kernels.c."""
 
     _fields_ = [
-        ("norm", c_void_p),
-        ("norm_bias", c_void_p),
+        *((name, c_void_p) for name in ("norm", "norm_bias")),
         ("qkv", CProduct * 3),
         ("head_norm", c_void_p),
         ("output", CProduct),
-        ("mlp_norm", c_void_p),
-        ("mlp_norm_bias", c_void_p),
-        ("up", CProduct),
-        ("down", CProduct),
+        *((name, c_void_p) for name in ("mlp_norm", "mlp_norm_bias")),
+        *((name, CProduct) for name in ("up", "down")),
         ("window", c_int64),
-        ("keys", c_void_p),
-        ("values", c_void_p),
+        *((name, c_void_p) for name in ("keys", "values")),
     ]
 
 
@@ -117,12 +110,8 @@ class CGroup(Structure):
     """`Group` of kernels.c."""
 
     _fields_ = [
-        ("rows", c_void_p),
-        ("positions", c_void_p),
-        ("table", c_void_p),
-        ("count", c_int64),
-        ("queries", c_int64),
-        ("width", c_int64),
+        *((name, c_void_p) for name in ("rows", "positions", "table")),
+        *((name, c_int64) for name in ("count", "queries", "width")),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +78,7 @@ def load_gguf(
         dtype=held,
         device=str(device),
         kernels=runner.kernels,
-        versions={"torch": str(torch.__version__), "gguf": _version()},
+        versions={"torch": str(torch.__version__), "gguf": version("gguf")},
     )
     return RunnableModel(runner, blocks, info, contents)
 
@@ -135,12 +136,6 @@ def held_formats(weights: GgufWeights, stored: torch.dtype) -> str:
         kind = weights.blocks.get(part, own)
         counts[_FORMATS.get(kind, kind)] += weights.size(part)
     return "+".join(name for name, _ in counts.most_common())
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("gguf")
 
 
 def gguf_modules(
