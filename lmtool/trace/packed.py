@@ -53,8 +53,10 @@ class PackedList(Generic[T]):
                 yield self._make(*marshal.loads(block[start:place]))  # noqa: S302 - of `append`, never from outside
 
     def __getitem__(self, place: int) -> T:
-        """Unpack one record, from 0; as slow as reading all before it. Raises `IndexError`."""
-        for record in islice(self, place, None):
+        """Unpack one record, from 0, or from the end below; as slow as reading all before it. Raises `IndexError`."""
+        if place < -self._count:
+            raise IndexError(place)
+        for record in islice(self, place % self._count if place < 0 else place, None):
             return record
         raise IndexError(place)
 

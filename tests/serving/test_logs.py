@@ -107,7 +107,7 @@ async def test_every_wire_logs_its_requests_with_their_key_and_trace(tmp_path: P
     """
     lines: list[str] = []
     tracer, exporter = in_memory()
-    async with keyed_server(key("alice"), tmp_path, lines, tracer) as server:
+    async with keyed_server(key("alice", "admin = true"), tmp_path, lines, tracer) as server:
         for name, wire in WIRES.items():
             before = len(lines)
             exporter.clear()
