@@ -35,12 +35,8 @@ class Command:
     aliases: tuple[str, ...] = ()
 
 
-def _help(_conversation: Conversation, _rest: str) -> str:
-    return HELP
-
-
 COMMANDS = (
-    Command("/help", "", "this list", _help, aliases=("/?",)),
+    Command("/help", "", "this list", lambda _conversation, _rest: HELP, aliases=("/?",)),
     Command("/model", "NAME", "use another model; alone: list them", Conversation.model, idle=True),
     Command("/system", "TEXT", "set the system prompt; alone: remove it", Conversation.system),
     Command("/set", "NAME VALUE", "set a parameter; alone: list what is set", Conversation.set),
@@ -69,7 +65,7 @@ NAME=VALUE       at a prompt's end: for it alone
 //TEXT           a prompt that begins with /
 The next prompt can be sent while answers are running."""
 
-HELP = "\n".join([*(f"{f'{c.name} {c.argument}':<16} {c.summary}" for c in COMMANDS), KEYS])
+HELP: str = "\n".join([*(f"{f'{c.name} {c.argument}':<16} {c.summary}" for c in COMMANDS), KEYS])
 """What `/help` shows."""
 
 _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

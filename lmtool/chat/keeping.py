@@ -94,19 +94,14 @@ async def keep_conversation(options: ConversationOptions, out: Output, endpoint:
         except FileError as error:
             out.warn(f"nothing is kept of this conversation: {error.message}")
         else:
-            keeping.recorder = ConversationRecorder(out.warn, transport)
-            keeping.history = PromptHistory(prompts_file(), lambda text: _recorder_of(keeping).warn(text))
+            recorder = keeping.recorder = ConversationRecorder(out.warn, transport)
+            keeping.history = PromptHistory(prompts_file(), lambda text: recorder.warn(text))  # noqa: PLW0108 - it is set anew
     try:
         yield keeping
     finally:
         if keeping.recorder is not None:
             keeping.recorder.warn = out.warn
             await keeping.recorder.close()
-
-
-def _recorder_of(keeping: Keeping) -> ConversationRecorder:
-    assert keeping.recorder is not None
-    return keeping.recorder
 
 
 def _earlier() -> TurnTree:

@@ -12,7 +12,7 @@ from lmtool.trace.content import parse_frame
 from lmtool.trace.events import Close, Event, Frame, Open, Remark
 from lmtool.trace.header import Header
 from lmtool.trace.outcomes import VERDICTS, KnownFailures, Outcome, unmatched
-from lmtool.trace.writer import TraceWriter
+from lmtool.trace.writer import write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -116,17 +116,7 @@ def save(folder: Path, case: Case, transcript: Transcript, problems: Sequence[st
         transport={"kind": "websocket", "path": "/"},
         covers=case.rules,
     )
-    writer = TraceWriter(path, header, overwrite=True)
-    last = 0.0
-    try:
-        for event in as_events(transcript, problems):
-            writer.write(event)
-            last = event.time
-        writer.close(last)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        writer.abandon()
+    write_trace(path, header, as_events(transcript, problems), overwrite=True)
     return path
 
 

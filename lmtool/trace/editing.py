@@ -43,7 +43,7 @@ class Cut:
 
     def part_of(self, event: Event) -> Iterator[Event]:
         """The events to write for this one."""
-        if isinstance(event, End | Blob) or not self._chosen(event):
+        if isinstance(event, End | Blob) or (self.connections and event.connection not in (0, *self.connections)):
             return
         if event.time < self.start:
             self._remember(event)
@@ -51,9 +51,6 @@ class Cut:
             yield from self._beginning()
             yield from self._missing_blobs(event)
             yield replace(event, time=max(0.0, event.time - self.start))
-
-    def _chosen(self, event: Event) -> bool:
-        return not self.connections or event.connection == 0 or event.connection in self.connections
 
     def _remember(self, event: Event) -> None:
         if isinstance(event, Open):

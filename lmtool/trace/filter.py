@@ -138,7 +138,7 @@ class _Parser:
         self._depth = 0
 
     def whole(self) -> Test:
-        test = self._any() if self._words else _true
+        test = self._any() if self._words else lambda _: True
         if self._at < len(self._words):
             raise _error(self._source, f"{self._words[self._at][0]!r} does not fit there")
         return test
@@ -251,13 +251,9 @@ def _number(source: str, name: str, sign: str, value: str) -> float:
     number = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?([a-z%]*)", value)
     units = _UNITS[name]
     if number is None or number[3] not in units:
-        raise _error(source, f"{value!r} after {name}{sign} is no number{_with_units(units)}")
+        named = f" (units: {', '.join(filter(None, units))})" if any(units) else ""
+        raise _error(source, f"{value!r} after {name}{sign} is no number{named}")
     return float(number[1] + (number[2] or "")) * units[number[3]]
-
-
-def _with_units(units: Mapping[str, float]) -> str:
-    named = [unit for unit in units if unit]
-    return f" (units: {', '.join(named)})" if named else ""
 
 
 def _compared(name: str, compare: Callable[[float, float], bool], limit: float) -> Test:
@@ -286,10 +282,6 @@ def _id(value: str) -> Test:
 def _contains(value: str) -> Test:
     low = value.lower()
     return _known("text", lambda text: low in text.lower())
-
-
-def _true(_: Facts) -> bool:
-    return True
 
 
 def _both(tests: list[Test]) -> Test:

@@ -58,13 +58,8 @@ HARMLESS_HEADERS = frozenset(
         *("accept", "accept-encoding", "cache-control", "connection", "retry-after", "server", "upgrade", "user-agent"),
         *("content-encoding", "content-length", "content-type", "transfer-encoding"),
         *("sec-websocket-extensions", "sec-websocket-protocol", "sec-websocket-version"),
-        *(
-            "x-lmtool-attempts",
-            "openai-processing-ms",
-            "openai-version",
-            "x-ratelimit-limit-requests",
-            "x-ratelimit-limit-tokens",
-        ),
+        *("x-lmtool-attempts", "openai-processing-ms", "openai-version"),
+        *("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens"),
     }
 )
 """Headers that are kept when headers are redacted; all others are left out."""

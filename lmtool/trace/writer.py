@@ -19,7 +19,7 @@ from lmtool.trace.codec import write_event, write_header
 from lmtool.trace.events import End, count_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header
@@ -153,6 +153,26 @@ def in_place_of(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
+
+
+def write_trace(path: Path, header: Header, events: Iterable[Event], *, overwrite: bool | None = None) -> int:
+    """Write a trace of these events, which gets its name when it is complete; return their number.
+
+    overwrite: as for `TraceWriter`. Raises `FileError`.
+    """
+    time = 0.0
+    with in_place_of(path, overwrite=overwrite) as new:
+        writer = TraceWriter(new, header, overwrite=True)
+        try:
+            for event in events:
+                writer.write(event)
+                time = event.time
+                if writer.waiting_bytes > 2**20:
+                    writer.flush()
+            writer.close(time)
+        finally:
+            writer.abandon()
+    return writer.events
 
 
 def _create(path: Path, *, overwrite: bool | None, private: bool) -> BinaryIO:

@@ -17,7 +17,7 @@ from lmtool.terminal import hidden_shown
 from lmtool.trace import formats
 from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
-from lmtool.trace.writer import TraceWriter, in_place_of
+from lmtool.trace.writer import in_place_of, write_trace
 from lmtool.tui.replay_preamble import own_entries, without_other_streams
 from lmtool.tui.runs import visible, width
 
@@ -95,15 +95,7 @@ def _write_trace(path: Path, view: View, stream: Stream, *, overwrite: bool | No
         model={name: value for name, value in model.items() if value is not None},
         json="msgspec",
     )
-    with in_place_of(path, overwrite=overwrite) as new:
-        writer, time = TraceWriter(new, header, overwrite=True), 0.0
-        try:
-            for event in events_of(view, stream):
-                writer.write(event)
-                time = event.time
-            writer.close(time)
-        finally:
-            writer.abandon()
+    write_trace(path, header, events_of(view, stream), overwrite=overwrite)
 
 
 def events_of(view: View, stream: Stream) -> Iterator[Event]:
@@ -295,10 +287,6 @@ def rgb(number: int) -> str:
     return Color.from_ansi(number).get_truecolor().hex
 
 
-def _csv(view: View, stream: Stream) -> Iterator[str]:
-    return formats.as_csv(Header(), events_of(view, stream), stream.choice)
-
-
 def _markdown(view: View, stream: Stream) -> Iterator[str]:
     return formats.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
 
@@ -317,7 +305,7 @@ class Form:
 
 FORMS: Mapping[str, Form] = {
     "trace": Form(".lmtp.jsonl", "a trace with this stream alone", None),
-    "csv": Form(".csv", "a table: one row a token", _csv),
+    "csv": Form(".csv", "a table: one row a token", lambda v, s: formats.as_csv(Header(), events_of(v, s), s.choice)),
     "markdown": Form(".md", "a document: request and text", _markdown),
     "ansi": Form(".ansi", "text with colours, for less -R", _ansi),
     "svg": Form(".svg", "a picture of the coloured text", _svg),

@@ -59,23 +59,11 @@ def read_recording(out: Output, path: Path) -> Recording:
 def write_trace(path: Path, header: Header, events: Iterable[Event], *, force: bool, sources: Iterable[Path]) -> int:
     """Write a trace of these events; return their number. Raises `FileError`."""
     from lmtool.errors import UsageError
-    from lmtool.trace.writer import TraceWriter, in_place_of
+    from lmtool.trace import writer
 
     if path.exists() and any(path.samefile(source) for source in sources):
         raise UsageError(f"{path} is being read", "write into another file")
-    time = 0.0
-    with in_place_of(path, overwrite=force) as new:
-        writer = TraceWriter(new, header, overwrite=True)
-        try:
-            for event in events:
-                writer.write(event)
-                time = event.time
-                if writer.waiting_bytes > 2**20:
-                    writer.flush()
-            writer.close(time)
-        finally:
-            writer.abandon()
-    return writer.events
+    return writer.write_trace(path, header, events, overwrite=force)
 
 
 @contextmanager

@@ -38,11 +38,7 @@ class StreamsDocument(ViewDocument):
     heads = 1
 
     def __init__(
-        self,
-        view: View,
-        glyphs: Glyphs,
-        advice: Callable[[], str] = str,
-        explain: Callable[[str], object] = str,
+        self, view: View, glyphs: Glyphs, advice: Callable[[], str] = str, explain: Callable[[str], object] = str
     ) -> None:
         """advice: what can be done while there is no stream at all. explain: called with a column that was clicked."""
         super().__init__(view, glyphs)

@@ -32,13 +32,7 @@ PLACES = 1000
 """Places of a slider that a click can mean."""
 _HEADS = 12
 """Columns of a slider's name."""
-_UNSEEN = (
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logits_processors",
-    "min_tokens",
-)
+_UNSEEN = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logits_processors", "min_tokens")
 _NEUTRAL = {"repetition_penalty": 1}
 
 

@@ -158,7 +158,8 @@ class HttpRequestSource:
     async def _spelled(self, continuation: HttpContinuation, ids: Sequence[int]) -> tuple[bytes, ...] | None:
         """What each of these ids adds to a text, as the server tells it."""
         asked = {"model": continuation.body.get("model"), "prompt": list(ids), "max_tokens": 1, "echo": True}
-        path = self._sibling(continuation, "completions")
+        path = self._path(continuation).partition("?")[0]
+        path = f"{path.removesuffix(_ENDINGS.get(continuation.api, ''))}/completions"
         status, answer = await self.ask("POST", path, {**asked, "logprobs": 0, "temperature": 0})
         choices = list_of(answer.get("choices"))
         logprobs = object_of(object_of(choices[0]).get("logprobs")) if status == 200 and choices else {}
@@ -213,10 +214,6 @@ class HttpRequestSource:
         if base and ending is not None and not path.startswith(f"{base}/"):
             path = f"{base}{ending}"
         return f"{path}{mark}{query}"
-
-    def _sibling(self, continuation: HttpContinuation, name: str) -> str:
-        path = self._path(continuation).partition("?")[0]
-        return f"{path.removesuffix(_ENDINGS.get(continuation.api, ''))}/{name}"
 
     async def send(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
         """Send a request that is watched; the label of its stream. Raises `ConnectError`."""
