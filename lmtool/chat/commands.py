@@ -88,7 +88,8 @@ def run_command(conversation: Conversation, line: str, running: Sequence[int] = 
         hint = f"did you mean {near[0]}?  /help lists all" if near else "/help lists them"
         raise UsageError(f"no command is called {word}", f"{hint}; //... sends a text that begins with /")
     if running and command.idle:
-        raise UsageError(f"{word} has to wait: {_numbers(running)} running", "Ctrl-C cancels what runs")
+        answers = f"answer {running[0]} is" if len(running) == 1 else f"{len(running)} answers are"
+        raise UsageError(f"{word} has to wait: {answers} running", "Ctrl-C cancels what runs")
     return command.run(conversation, rest.strip())
 
 
@@ -134,7 +135,3 @@ def _parameters(word: str) -> Iterator[str]:
     if equals:
         return (f"{name}={each}" for each in _VALUES.get(name, ()) if each.startswith(value))
     return (f"{each}=" for each in TYPED_PARAMETERS if re.match(r"\w", word) and each.startswith(word))
-
-
-def _numbers(running: Sequence[int]) -> str:
-    return f"answer {running[0]} is" if len(running) == 1 else f"{len(running)} answers are"

@@ -13,7 +13,7 @@ from lmtool.data_folder import make_private
 from lmtool.errors import FileError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from prompt_toolkit.history import History
@@ -47,11 +47,6 @@ class Keeping:
     def on_frame(self) -> OnFrame | None:
         """Takes the frames of the connection."""
         return None if self.recorder is None else self.recorder.frame
-
-    def speak_by(self, say: Callable[[str], None]) -> None:
-        """Say by this, from now on, what the user should know."""
-        if self.recorder is not None:
-            self.recorder.warn = say
 
     def begin(self, tree: TurnTree, first_prompt: str, model: str) -> None:
         """See `ConversationRecorder.begin`."""

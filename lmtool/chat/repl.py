@@ -153,7 +153,8 @@ class Repl:
 
     def _begin(self) -> None:
         self._peer.waiting.say = self._say
-        self._keeping.speak_by(self._say)
+        if self._keeping.recorder is not None:
+            self._keeping.recorder.warn = self._say
         model = model_line(replace(self._peer.info, kernels=None))  # shown by the server
         self._console.say(f"{model}     /help  Ctrl-C cancels  Ctrl-D leaves")
         if self._keeping.earlier is not None:

@@ -147,7 +147,7 @@ class _Parser:
         tests = [self._all()]
         while self._next("|"):
             tests.append(self._all())
-        return tests[0] if len(tests) == 1 else _either(tests)
+        return tests[0] if len(tests) == 1 else _negated(_both([_negated(one) for one in tests]))
 
     def _all(self) -> Test:
         tests = [self._one()]
@@ -220,7 +220,8 @@ def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
         return _among("sid", {word})
     names.add("text")
     if match["regex"] is None:
-        return _contains(word if word is not None else re.sub(r"\\(.)", r"\1", match["text"]))
+        low = (word if word is not None else re.sub(r"\\(.)", r"\1", match["text"])).lower()
+        return _known("text", lambda text: low in text.lower())
     try:
         pattern = re.compile(match["regex"])
     except (re.error, OverflowError, RecursionError) as error:
@@ -244,7 +245,9 @@ def _named(source: str, name: str, sign: str, value: str) -> Test:
         if value.lower() not in known:
             raise _error(source, f"{value!r} is no {name}; there are {', '.join(known)}")
         return _among(name, known[value.lower()])
-    return _id(value) if name == "sid" else _among(name, {value})
+    if name == "sid":  # `3` is any connection's stream 3, `1/3` one connection's
+        return lambda facts: facts.sid == value or ("/" not in value and facts.sid.partition("/")[2] == value)
+    return _among(name, {value})
 
 
 def _number(source: str, name: str, sign: str, value: str) -> float:
@@ -274,16 +277,6 @@ def _among(name: str, value: Collection[object]) -> Test:
     return lambda facts: getattr(facts, name) in value
 
 
-def _id(value: str) -> Test:
-    """`3` is any connection's stream 3, `1/3` one connection's."""
-    return lambda facts: facts.sid == value or ("/" not in value and facts.sid.partition("/")[2] == value)
-
-
-def _contains(value: str) -> Test:
-    low = value.lower()
-    return _known("text", lambda text: low in text.lower())
-
-
 def _both(tests: list[Test]) -> Test:
     def test(facts: Facts) -> bool | None:
         known: bool | None = True
@@ -295,11 +288,6 @@ def _both(tests: list[Test]) -> Test:
         return known
 
     return test
-
-
-def _either(tests: list[Test]) -> Test:
-    opposite = _both([_negated(one) for one in tests])
-    return _negated(opposite)
 
 
 def _negated(one: Test) -> Test:

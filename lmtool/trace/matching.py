@@ -129,9 +129,6 @@ class Matcher(Generic[R]):
         return Miss(nearest, differences or ("all recorded answers to this request were used",))
 
 
-Names: TypeAlias = frozenset[str]
-
-
 _Unknown: TypeAlias = frozenset[tuple[str, Literal["incomplete", "redacted"]]]
 """Names of the fields of which a request does not tell all, each with the reason."""
 
@@ -168,7 +165,7 @@ class _Index:
         self._is_compared = is_compared
         self._any_kind = any_kind
         self._kinds: dict[tuple[str, str], dict[_Unknown, list[int]]] = {}
-        self._names: dict[tuple[str, str], Names] = {}
+        self._names: dict[tuple[str, str], frozenset[str]] = {}
         self._tables: dict[tuple[tuple[str, str], _Unknown, _Unknown], dict[_Fields, list[int]]] = {}
         """Groups of those recorded with some unknown fields for requests with some unknown fields."""
         early: set[tuple[tuple[str, str], _Unknown]] = set()

@@ -120,7 +120,8 @@ class Page:
             script=SCRIPT,
             summary=escaped(summary(shown, equal)),
             heat=escaped(self.heat),
-            legend="".join(_legend(self.heat, differs=equal is not None)),
+            legend="".join(f'<span class="h{step}">{escaped(label)}</span>' for label, step in legend(self.heat))
+            + ' <span class="differs">first difference</span>' * (equal is not None),
             streams="".join(piece for stream in shown for piece in self._column(stream, equal)),
         )
 
@@ -160,13 +161,6 @@ class Page:
         if isinstance(token, int):
             return repr(self._names[token]) if token in self._names else f"#{token}"
         return repr(token) if isinstance(token, str) else f"⟨{token.hex(' ')}⟩"
-
-
-def _legend(heat: HeatMode, *, differs: bool) -> Iterator[str]:
-    for label, step in legend(heat):
-        yield f'<span class="h{step}">{escaped(label)}</span>'
-    if differs:
-        yield ' <span class="differs">first difference</span>'
 
 
 def equal_tokens(streams: Sequence[PageStream]) -> int | None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.providers.prefill import PrefillStyle
     from lmtool.trace.proxy import Target
     from lmtool.tui.continuation import HttpContinuation
     from lmtool.tui.sources.event_pipeline import EventPipeline
@@ -111,12 +110,9 @@ class HttpRequestSource:
         if exact is not None and api == "completions":  # a text's tokens may merge with those of the prompt
             prompt = await self._prompt_ids(continuation)
             return continue_by_ids(api, rest, (*prompt, *exact)), ""
-        body = continue_by_text(api, rest, continuation.text, self._style(owner))
-        return body, "" if exact is not None else AS_TEXT
-
-    def _style(self, owner: str) -> PrefillStyle | None:
         by_url = (style for url, style in STYLES_BY_URL.items() if self.target.url.startswith(url))
-        return next(by_url, STYLES_BY_OWNER.get(owner))
+        body = continue_by_text(api, rest, continuation.text, next(by_url, STYLES_BY_OWNER.get(owner)))
+        return body, "" if exact is not None else AS_TEXT
 
     # What the server tells of tokens.
 

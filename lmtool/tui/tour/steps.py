@@ -71,10 +71,6 @@ def _compared(app: ActionContext) -> bool:
     return isinstance(screen, ReadingScreen) and isinstance(screen.document, ComparisonDocument)
 
 
-def _closed(app: ActionContext) -> bool:
-    return app.top_screen is app.main
-
-
 # How the tour does it.
 
 
@@ -181,7 +177,7 @@ STEPS = (
     Step(
         "look", "Parting",
         "At the top how much is equal, below it both texts, dim as far as they are equal. Press {esc} to close this.",
-        (), _closed, kept_as="compare",
+        (), lambda app: app.top_screen is app.main, kept_as="compare",
     ),
 )  # fmt: skip
 """In their order."""
