@@ -76,7 +76,7 @@ Part: TypeAlias = Head | Data | Last | Opaque
 class HttpStream:
     """Takes bytes, gives parts; the `raw` of all parts together are the bytes, in order.
 
-    Only a head, or a line between chunks, that is not complete yet is held back.
+    Only a head that is not complete yet is held back.
     """
 
     def __init__(self, *, responses: bool) -> None:
@@ -102,7 +102,7 @@ class HttpStream:
         """The parts at the end of the connection: a body that lasts until then is complete."""
         if self._state == self._until_end:
             return [Last()]
-        pending, self._head = bytes(self._head or self._line), bytearray()
+        pending, self._head = bytes(self._head or (self._line if self._state == self._trailers else b"")), bytearray()
         return [Opaque(pending)] if pending else []
 
     @property
@@ -197,18 +197,26 @@ class HttpStream:
         return rest
 
     def _take_line(self, data: bytes, parts: list[Part], kind: type[Data] = Data) -> tuple[bytes | None, bytes]:
-        """A whole line (None while it is not complete), which is passed on, and what follows it."""
+        """A whole line (None while it is not complete) and what follows it.
+
+        The bytes are passed on at once, those of a trailer when it is complete.
+        """
         end = data.find(b"\n") + 1 or len(data)
         self._line += data[:end]
         self._framing += end
-        is_too_long = len(self._line) > _LONGEST_LINE or self._framing > _MOST_FRAMING
-        if not is_too_long and not self._line.endswith(b"\n"):
+        whole = self._line.endswith(b"\n")
+        if kind is Data:
+            parts.append(Data(data[:end], b""))
+        elif whole:
+            parts.append((kind if self._line.strip() else Data)(bytes(self._line), b""))
+        if len(self._line) > _LONGEST_LINE or self._framing > _MOST_FRAMING:
+            held = b"" if kind is Data or whole else bytes(self._line)
+            self._line.clear()
+            return None, self._give_up("a line that is too long", held + data[end:], parts)
+        if not self._line.endswith(b"\n"):
             return None, b""
         line = bytes(self._line)
         self._line.clear()
-        if is_too_long:
-            return None, self._give_up("a line that is too long", line + data[end:], parts)
-        parts.append((kind if line.strip() else Data)(line, b""))
         return line, data[end:]
 
     def _finish(self, parts: list[Part]) -> None:
