@@ -117,9 +117,8 @@ class Matcher(Generic[R]):
 
     def _miss(self, request: IncomingRequest | RecordedRequest) -> Miss:
         near = (self._same_prompt.groups(request), self._same_rest.groups(request), self._index.of_kind(request))
-        compared = [
-            self.recorded[self._place(i)] for some in near for i in islice(chain.from_iterable(some), _COMPARED)
-        ]
+        ranks = (rank for some in near for rank in islice(chain.from_iterable(some), _COMPARED))
+        compared = [self.recorded[self._place(rank)] for rank in ranks]
         if not compared:
             return Miss(None, ())
         nearest = min(compared, key=lambda exchange: len(self._differing(exchange, request)))

@@ -12,6 +12,7 @@ from lmtool.logprobs.heat import heat_value, legend, step_of
 from lmtool.logprobs.numbers import figure, format_probability
 from lmtool.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
+from lmtool.trace.diff import first_difference
 from lmtool.trace.page_colors import on_both_grounds
 from lmtool.trace.page_template import PAGE, SCRIPT, STYLE
 from lmtool.trace.stream_events import RequestStarted, Stream, new_stream
@@ -167,8 +168,7 @@ def equal_tokens(streams: Sequence[PageStream]) -> int | None:
     """How many tokens two streams have in common at their beginning; None for any other number of streams."""
     if len(streams) != 2:
         return None
-    pairs = zip(*([(token.id, token.text) for token in stream.tokens] for stream in streams), strict=False)
-    return next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(s.tokens) for s in streams))
+    return first_difference(*([(token.id, token.text) for token in stream.tokens] for stream in streams))
 
 
 def heading(stream: PageStream) -> str:
