@@ -72,9 +72,7 @@ async def serve(
     await player.listen(sockets)
     over_grpc = None if grpc_port is None or player.sessions is None else await player.sessions.listen(host, grpc_port)
     with interrupts.watch() as interrupt:
-        address = listening.url(place, sockets)
-        if {one.protocol for one in recorded} == {"http"} and address.startswith("ws"):
-            address = f"http{address.removeprefix('ws')}"  # a base URL for SDKs
+        address = _address(listening.url(place, sockets), {one.protocol for one in recorded})
         out.note(f"answering {len(recorded)} recorded requests at {address}    Ctrl-C ends it", "")
         if over_grpc is not None:
             out.note(f"and Evergreen over gRPC at {over_grpc}", "")
@@ -84,6 +82,11 @@ async def serve(
     out.note(
         f"{player.answered} requests answered · {player.missed} not recorded · {unused} recorded ones not asked", ""
     )
+
+
+def _address(url: str, protocols: set[str]) -> str:
+    """Where clients connect: a base URL for SDKs where nothing but HTTP was recorded."""
+    return f"http{url.removeprefix('ws')}" if protocols == {"http"} and url.startswith("ws") else url
 
 
 def parse_speed(text: str) -> float | None:
