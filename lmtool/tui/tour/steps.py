@@ -79,12 +79,6 @@ def _do(app: ActionContext, name: str) -> bool:
     return True
 
 
-def _run(app: ActionContext) -> bool:
-    if app.source is None or app.source.generate is None:
-        return False
-    return _do(app, "demo")
-
-
 def _jump(app: ActionContext) -> bool:
     stream = app.view.current
     if stream is None or (stream.ended is None and len(stream.rows) < ENOUGH_TOKENS) or not stream.rows:
@@ -130,7 +124,8 @@ STEPS = (
         "run", "Run",
         "This is the inspector, still empty. Press {demo}: four prompts go to the small model that runs in this "
         "process.",
-        ("demo",), lambda app: len(app.view.state.tokens) > 0, _run, ("prompt",), _loading,
+        ("demo",), lambda app: len(app.view.state.tokens) > 0, lambda app: not _loading(app) and _do(app, "demo"),
+        ("prompt",), _loading,
     ),
     Step(
         "pause", "Pause",
