@@ -15,7 +15,6 @@ from lmtool.chat.peer import Peer, open_peer, token_text_of
 from lmtool.chat.prompt import variants
 from lmtool.chat.running_streams import RunningStreams, error_of
 from lmtool.errors import ConnectError, ConstraintError, ConstraintTooComplexError, TimeLimitError
-from lmtool.terminal import Output
 from lmtool.types import GenerateRequest, ModelInfo, TokenOutput
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.prompt_parameters import TypedPrompt
     from lmtool.terminal import Output
-    from lmtool.text.tokenizer import TextTokenizer
 
 
 _OF_CONSTRAINTS = frozenset({ConstraintError.code, ConstraintTooComplexError.code})
@@ -169,15 +167,11 @@ async def _dry_run(
         out.note(f"{error.message}: assuming a server that accepts text and has no chat template")
         info, tokenizer = ModelInfo("", "", ""), None
     for request in _requests(prompt, requests, info, options.n_streams):
-        sendable = request if tokenizer is None else _with_token_ids(request, tokenizer)
-        sendable = replace(sendable, resumable=options.resume.retries > 0)
+        sendable = replace(request, resumable=options.resume.retries > 0)
+        if tokenizer is not None:  # the server accepts ids only, and stop strings are matched here
+            ids = tuple(tokenizer.encode_prompt(request.prompt))
+            sendable = replace(sendable, prompt=ids, sampling=replace(request.sampling, stop=()), text=False)
         out.line(session.open(sendable, progress=True)[1])
-
-
-def _with_token_ids(request: GenerateRequest, tokenizer: TextTokenizer) -> GenerateRequest:
-    """The request for a server that accepts ids only: stop strings are matched here."""
-    ids = tokenizer.encode_prompt(request.prompt)
-    return replace(request, prompt=tuple(ids), sampling=replace(request.sampling, stop=()), text=False)
 
 
 @asynccontextmanager

@@ -35,12 +35,8 @@ class Command:
     aliases: tuple[str, ...] = ()
 
 
-def _help(_conversation: Conversation, _rest: str) -> str:
-    return HELP
-
-
 COMMANDS = (
-    Command("/help", "", "this list", _help, aliases=("/?",)),
+    Command("/help", "", "this list", lambda _conversation, _rest: HELP, aliases=("/?",)),
     Command("/model", "NAME", "use another model; alone: list them", Conversation.model, idle=True),
     Command("/system", "TEXT", "set the system prompt; alone: remove it", Conversation.system),
     Command("/set", "NAME VALUE", "set a parameter; alone: list what is set", Conversation.set),
@@ -69,7 +65,7 @@ NAME=VALUE       at a prompt's end: for it alone
 //TEXT           a prompt that begins with /
 The next prompt can be sent while answers are running."""
 
-HELP = "\n".join([*(f"{f'{c.name} {c.argument}':<16} {c.summary}" for c in COMMANDS), KEYS])
+HELP: str = "\n".join([*(f"{f'{c.name} {c.argument}':<16} {c.summary}" for c in COMMANDS), KEYS])
 """What `/help` shows."""
 
 _BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
@@ -92,7 +88,8 @@ def run_command(conversation: Conversation, line: str, running: Sequence[int] = 
         hint = f"did you mean {near[0]}?  /help lists all" if near else "/help lists them"
         raise UsageError(f"no command is called {word}", f"{hint}; //... sends a text that begins with /")
     if running and command.idle:
-        raise UsageError(f"{word} has to wait: {_numbers(running)} running", "Ctrl-C cancels what runs")
+        answers = f"answer {running[0]} is" if len(running) == 1 else f"{len(running)} answers are"
+        raise UsageError(f"{word} has to wait: {answers} running", "Ctrl-C cancels what runs")
     return command.run(conversation, rest.strip())
 
 
@@ -138,7 +135,3 @@ def _parameters(word: str) -> Iterator[str]:
     if equals:
         return (f"{name}={each}" for each in _VALUES.get(name, ()) if each.startswith(value))
     return (f"{each}=" for each in TYPED_PARAMETERS if re.match(r"\w", word) and each.startswith(word))
-
-
-def _numbers(running: Sequence[int]) -> str:
-    return f"answer {running[0]} is" if len(running) == 1 else f"{len(running)} answers are"

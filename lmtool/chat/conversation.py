@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.chat.heat import ALTERNATIVES, MODES, HeatMode
+from lmtool.chat.heat import ALTERNATIVES, MODES
 from lmtool.chat.turns import Turn, TurnTree
 from lmtool.errors import UsageError
 from lmtool.prompt_parameters import TYPED_PARAMETERS, near_miss, parse_option, split_prompt
@@ -188,7 +188,9 @@ class Conversation:
         if rest == "off":
             self.display = replace(self.display, heat=None)
             return "no heat"
-        mode = _mode(rest or MODES[0])
+        mode = next((mode for mode in MODES if mode == (rest or MODES[0])), None)
+        if mode is None:
+            raise UsageError(f"no heat mode is called {rest!r}", f"modes: {', '.join(MODES)}, off")
         self.display = replace(self.display, heat=mode, markdown=False)
         parameters = self.requests.parameters
         if parameters.get("top_logprobs", 1) < ALTERNATIVES[mode]:
@@ -247,10 +249,3 @@ def _assignment(rest: str) -> tuple[str, object | None]:
         names = f"parameters: {', '.join(sorted(TYPED_PARAMETERS))}"
         raise UsageError(f"no parameter is called {name!r}", *([hint] if hint else []), names)
     return parse_option(f"{name}={value}")
-
-
-def _mode(word: str) -> HeatMode:
-    for mode in MODES:
-        if mode == word:
-            return mode
-    raise UsageError(f"no heat mode is called {word!r}", f"modes: {', '.join(MODES)}, off")

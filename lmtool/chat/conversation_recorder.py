@@ -15,7 +15,7 @@ from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.record_session import Recording, new_clock, recorders
 from lmtool.trace.redaction import without_keys
-from lmtool.trace.writer import TraceWriter
+from lmtool.trace.writer import write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,15 +110,7 @@ class ConversationRecorder:
             raise FileError("there is no trace of this conversation yet", "send a prompt first")
         await self._recording.flush()
         reader = TraceReader(self.path)
-        writer = TraceWriter(path, reader.header)
-        try:
-            for event in reader:
-                writer.write(event)
-            writer.close(self._clock())
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror}", "choose another place") from None
-        finally:
-            writer.abandon()
+        write_trace(path, reader.header, reader)
 
     def _open(self, title: str, model: str) -> None:
         folder, now = make_private(conversations_folder()), datetime.now(UTC)

@@ -108,13 +108,10 @@ class _Chat:
         finally:
             self._console.put([("\n", "")])
         if self._stats:
-            self._console.say(_counts(json.loads(await nodes["usage"].value())))
-
-
-def _counts(usage: Mapping[str, Any]) -> str:
-    prompt, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
-    answer, reason = usage.get("completion_tokens", 0), usage.get("finish_reason")
-    return f"prompt {prompt} tokens, {cached} of them cached; answer {answer} tokens ({reason})"
+            usage = json.loads(await nodes["usage"].value())
+            prompt, cached, answer = (usage.get(f"{name}_tokens", 0) for name in ("prompt", "cached", "completion"))
+            figures = f"prompt {prompt} tokens, {cached} of them cached; answer {answer} tokens"
+            self._console.say(f"{figures} ({usage.get('finish_reason')})")
 
 
 async def list_actions(url: str, api_key: str | None, out: Output, *, as_json: bool) -> None:

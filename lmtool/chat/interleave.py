@@ -90,11 +90,8 @@ class Interleaver:
 
     def _take_line(self) -> bool:
         """Give the line to the stream that waited longest."""
-        for name, stream in self._streams.items():
-            if stream.pieces or stream.ended:
-                self._owner = name
-                return True
-        return False
+        self._owner = next((name for name, one in self._streams.items() if one.pieces or one.ended), None)
+        return self._owner is not None
 
     def _must_wait(self, stream: _Stream) -> bool:
         """Whether the next word may still grow beyond the line."""

@@ -13,7 +13,7 @@ from lmtool.data_folder import make_private
 from lmtool.errors import FileError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from prompt_toolkit.history import History
@@ -47,11 +47,6 @@ class Keeping:
     def on_frame(self) -> OnFrame | None:
         """Takes the frames of the connection."""
         return None if self.recorder is None else self.recorder.frame
-
-    def speak_by(self, say: Callable[[str], None]) -> None:
-        """Say by this, from now on, what the user should know."""
-        if self.recorder is not None:
-            self.recorder.warn = say
 
     def begin(self, tree: TurnTree, first_prompt: str, model: str) -> None:
         """See `ConversationRecorder.begin`."""
@@ -94,19 +89,14 @@ async def keep_conversation(options: ConversationOptions, out: Output, endpoint:
         except FileError as error:
             out.warn(f"nothing is kept of this conversation: {error.message}")
         else:
-            keeping.recorder = ConversationRecorder(out.warn, transport)
-            keeping.history = PromptHistory(prompts_file(), lambda text: _recorder_of(keeping).warn(text))
+            recorder = keeping.recorder = ConversationRecorder(out.warn, transport)
+            keeping.history = PromptHistory(prompts_file(), lambda text: recorder.warn(text))  # noqa: PLW0108 - it is set anew
     try:
         yield keeping
     finally:
         if keeping.recorder is not None:
             keeping.recorder.warn = out.warn
             await keeping.recorder.close()
-
-
-def _recorder_of(keeping: Keeping) -> ConversationRecorder:
-    assert keeping.recorder is not None
-    return keeping.recorder
 
 
 def _earlier() -> TurnTree:

@@ -83,7 +83,7 @@ class MarkdownStyler:
         if self._opening:
             pieces.append((self._take(len(self._line)), "2"))  # the language behind the mark
             return
-        end = len(self._line) if whole else self._certain()
+        end = len(self._line) if whole else len(self._line.rstrip("`*_\\"))  # more may belong to what ends it
         for match in _INLINE.finditer(self._line, 0, end):
             following = self._line[match.end() : match.end() + 1]
             self._inline(match[0], following, pieces)
@@ -125,10 +125,6 @@ class MarkdownStyler:
         pieces.append((self._take(len(self._line)), "2" if ends else CODE[self.depth]))
         if ends:
             self._fence = ""
-
-    def _certain(self) -> int:
-        """How much of the line is certain: not a run of marks at its end, nor a backslash."""
-        return len(self._line.rstrip("`*_\\"))
 
     def _take(self, count: int) -> str:
         taken, self._line = self._line[:count], self._line[count:]

@@ -106,18 +106,11 @@ async def open_peer(
                 peer = _accepting_text(peer, f"the server at {endpoint.url}")
             else:
                 peer = await _with_tokenizer(tokenizer, peer, out)
-            if tap is not None:
-                await _explain(tap, peer)
+            if tap is not None and (known := await _known_tokenizer(peer)) is not None:
+                from lmtool.trace.recorder import TokenSpelling
+
+                tap.explain_by(TokenSpelling(known))  # for alternatives, which servers send as ids only
             yield peer
-
-
-async def _explain(tap: SessionTap, peer: Peer) -> None:
-    """Let the recording have the texts of alternatives, which servers send as ids only."""
-    from lmtool.trace.recorder import TokenSpelling
-
-    known = await _known_tokenizer(peer)
-    if known is not None:
-        tap.explain_by(TokenSpelling(known))
 
 
 @asynccontextmanager
@@ -287,9 +280,7 @@ async def token_text_of(peer: Peer) -> Callable[[int], str] | None:
     one in the hub's cache, with the server's hash.
     """
     own = await _known_tokenizer(peer)
-    if own is None:
-        return None
-    return partial(_token_text, own)
+    return None if own is None else partial(_token_text, own)
 
 
 def _token_text(tokenizer: TextTokenizer, token: int) -> str:

@@ -276,7 +276,8 @@ class TableView:
         figures = f"  {p:>5}  {surprisal:>5}  {'' if rank is None else str(rank):>4}  "
         left = f"{number}{place:>3}  {output.token:>6}  "
         room = columns() - len(left) - 14 - len(figures) if self.styled.out.terminal else None
-        rest = self._alternatives(output)
+        top = ((i, format_probability(probability(logprob))) for i, logprob in output.top_logprobs or ())
+        rest = "  ".join(f"{self._text_of(i)}{chance}" for i, chance in top)
         rest = rest if room is None else shorten(rest, max(0, room))
         return [(left, ""), (token, self.colorer.style(output)), (f"{figures}{rest}".rstrip() + "\n", "")]
 
@@ -284,10 +285,6 @@ class TableView:
         if output.text:
             return repr(output.text)
         return self._text_of(output.token) if output.token is not None else ""
-
-    def _alternatives(self, output: TokenOutput) -> str:
-        top = output.top_logprobs or ()
-        return "  ".join(f"{self._text_of(i)}{format_probability(probability(logprob))}" for i, logprob in top)
 
     def _text_of(self, token: int) -> str:
         return f"#{token} " if self.token_text is None else repr(self.token_text(token)) + " "

@@ -153,7 +153,8 @@ class Repl:
 
     def _begin(self) -> None:
         self._peer.waiting.say = self._say
-        self._keeping.speak_by(self._say)
+        if self._keeping.recorder is not None:
+            self._keeping.recorder.warn = self._say
         model = model_line(replace(self._peer.info, kernels=None))  # shown by the server
         self._console.say(f"{model}     /help  Ctrl-C cancels  Ctrl-D leaves")
         if self._keeping.earlier is not None:
@@ -199,7 +200,8 @@ class Repl:
             if reply is None:
                 self._send(line.replace("//", "/", 1) if line.lstrip().startswith("//") else line)
             elif isinstance(reply, str):
-                self._moved(line)
+                if line.split(maxsplit=1)[0] in {"/branch", "/reset"}:
+                    self._keeping.moved(self._conversation.tree.head)
                 if reply:
                     self._say(reply)
             else:
@@ -207,11 +209,6 @@ class Repl:
         except LmtoolError as error:
             self._say("\n".join(["error: " + error.message, *(f"  {hint}" for hint in error.hints)]), "31")
         self._ask()
-
-    def _moved(self, line: str) -> None:
-        """Keep where the conversation goes on, where a command has changed that."""
-        if line.split(maxsplit=1)[0] in {"/branch", "/reset"}:
-            self._keeping.moved(self._conversation.tree.head)
 
     async def _interruptible(self, action: Coroutine[Any, Any, None]) -> None:
         """Await what a command does; Ctrl-C cancels it, other events wait."""
@@ -287,21 +284,18 @@ class Repl:
     def _start(self, prompt: str, text: str, values: Any, prefill: str = "") -> None:  # noqa: ANN401 - as typed
         """Send a prompt behind the turn where the conversation stands."""
         conversation, info = self._conversation, self._peer.info
-        requests = conversation.requests
+        requests, display = conversation.requests, conversation.display
+        colorer = TokenColorer(self._styled.depth, display.heat, info.vocab_size)
         running = _Running(
             Turn(self._last_index + 1, 0, prompt, text, prefill),
             requests.sampling(info, values),
             requests.deadline(values),
-            ThoughtStyler(self._styled, text_styler(self._styled, conversation.display, self._colorer())),
+            ThoughtStyler(self._styled, text_styler(self._styled, display, colorer)),
         )
         self._keeping.begin(conversation.tree, text, info.model)
         self._last_index += 1
         self._submit(running)
         self._interleaver.open(running.turn.number, str(running.turn.number))
-
-    def _colorer(self) -> TokenColorer:
-        info, display = self._peer.info, self._conversation.display
-        return TokenColorer(self._styled.depth, display.heat, info.vocab_size)
 
     def _submit(self, running: _Running) -> None:
         conversation, turn = self._conversation, running.turn

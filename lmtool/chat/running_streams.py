@@ -54,7 +54,8 @@ class RunningStreams:
         assert index not in self._running
         k = request.sampling.top_logprobs if isinstance(request, GenerateRequest) else request.top_logprobs
         record = StreamRecord(index, self._clock(), k, mode_of(request))
-        self._running[index] = record, model.submit(request, self._sink)
+        handle = model.submit(request, lambda outputs: self._frames.put_nowait((self._clock(), outputs)))
+        self._running[index] = record, handle
         return record
 
     def cancel(self) -> None:
@@ -94,9 +95,6 @@ class RunningStreams:
         except TimeoutError:
             self._running.clear()
         return late
-
-    def _sink(self, outputs: Sequence[TokenOutput]) -> None:
-        self._frames.put_nowait((self._clock(), outputs))
 
 
 def error_of(output: TokenOutput) -> LmtoolError:

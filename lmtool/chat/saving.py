@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.chat.turns import Turn, TurnTree
 from lmtool.errors import FileError, UsageError
+from lmtool.trace.writer import in_place_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +23,8 @@ def write_conversation(path: Path, turns: Sequence[Turn]) -> None:
     if path.suffix not in {".md", ".json"}:
         raise UsageError(f"{path.name} tells no form of file", f"names that end in {', '.join(FORMS)} do")
     text = _markdown(turns) if path.suffix == ".md" else _messages(turns)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise FileError(f"{path} exists already", "choose another name") from None
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}", "choose another place") from None
+    with in_place_of(path, overwrite=None) as new:
+        new.write_text(text, encoding="utf-8")
 
 
 def read_messages(path: Path) -> TurnTree:

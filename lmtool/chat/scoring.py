@@ -160,7 +160,9 @@ def _print(
     elif scoring.form == "heat":
         for i, record in enumerate(records):
             styled.write([*((o.text or "", colorer.style(o)) for _, o in record.tokens), ("\n", "")])
-            styled.out.note(_summary(wholes[i]))
+            whole, count = wholes[i], len(wholes[i].outputs)
+            figures = f"logprob {whole.logprob:.3f} · ppl {two_decimals(whole.perplexity)}"
+            styled.out.note(f"{count} token{'s' * (count != 1)} · {figures}")
     else:
         parts = [part for i, record in enumerate(records) for part in _parts(scoring, i, record)]
         if scoring.form == "csv":
@@ -213,10 +215,9 @@ def as_table(parts: Sequence[Part], scoring: Scoring, token_text: TokenText | No
     for part, text in zip(parts, texts, strict=True):
         number = f"{part.candidate + 1:>3} " if several else ""
         ppl = two_decimals(part.perplexity)
-        figures_of = (
-            (f"{part.logprob:.3f}", format_probability(part.p)) if part.logprobs or not part.outputs else ("-", "-")
-        )
-        figures = f"{len(part.outputs):>6}  {figures_of[0]:>9}  {figures_of[1]:>6}  {ppl:>8}"
+        is_known = bool(part.logprobs) or not part.outputs
+        logprob, p = (f"{part.logprob:.3f}", format_probability(part.p)) if is_known else ("-", "-")
+        figures = f"{len(part.outputs):>6}  {logprob:>9}  {p:>6}  {ppl:>8}"
         if scoring.top is None:
             tail = bar(part.p / best if best else 0.0, BAR if room is None else min(BAR, room))
         else:
@@ -239,14 +240,8 @@ def _alternatives(part: Part, top: int | None, token_text: TokenText | None) -> 
     if not part.outputs or not top:
         return ""
     top_tokens = (part.outputs[0].top_logprobs or ())[:top]
-    return "  ".join(
-        f"{repr(token_text(i)) if token_text else f'#{i}'} {format_probability(probability(p))}" for i, p in top_tokens
-    )
-
-
-def _summary(part: Part) -> str:
-    count = len(part.outputs)
-    return f"{count} token{'s' * (count != 1)} · logprob {part.logprob:.3f} · ppl {two_decimals(part.perplexity)}"
+    named = ((repr(token_text(i)) if token_text else f"#{i}", p) for i, p in top_tokens)
+    return "  ".join(f"{name} {format_probability(probability(p))}" for name, p in named)
 
 
 def as_csv(parts: Sequence[Part], candidates: Sequence[str]) -> str:
@@ -259,16 +254,8 @@ def as_csv(parts: Sequence[Part], candidates: Sequence[str]) -> str:
     writer.writerow(["candidate", "text", "tokens", "logprob", "p", "ppl", "bits"])
     for part in parts:
         ppl = "" if part.perplexity is None else repr(part.perplexity)
-        row = [
-            candidates[part.candidate],
-            part.text,
-            len(part.outputs),
-            repr(part.logprob),
-            repr(part.p),
-            ppl,
-            repr(bits(part.logprob)),
-        ]
-        writer.writerow(row)
+        logprob, p, surprisal = map(repr, (part.logprob, part.p, bits(part.logprob)))
+        writer.writerow([candidates[part.candidate], part.text, len(part.outputs), logprob, p, ppl, surprisal])
     return buffer.getvalue()
 
 

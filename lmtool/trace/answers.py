@@ -212,8 +212,10 @@ class Answers(Generic[S]):
         if waiting := self._http.get(event.connection):
             request = waiting[0]
             request.http_error = f"HTTP {event.status} {event.reason}".strip() if event.status >= 400 else ""
+            after = event.headers.get("retry-after", "")
+            wait = f", retry after {after}{' s' if after.isdigit() else ''}" if after and request.http_error else ""
             for stream in request.choices.values():
-                stream.status = _status(request.http_error, event.headers.get("retry-after", ""))
+                stream.status = f"{request.http_error}{wait}"
                 stream.form = form_of(event.headers.get("content-type", ""))
                 stream.attempts = event.headers.get(ATTEMPTS, "")
 
@@ -306,11 +308,6 @@ class Answers(Generic[S]):
             reason = event.reason if isinstance(event, Close) else ""
             outputs += _end_all(session.open_streams(), event.time, reason, CONNECTION_ENDED)
         return outputs
-
-
-def _status(http_error: str, retry_after: str) -> str:
-    wait = f", retry after {retry_after}{' s' if retry_after.isdigit() else ''}" if retry_after else ""
-    return f"{http_error}{wait}" if http_error else ""
 
 
 def _object(value: object) -> Mapping[str, object]:

@@ -47,7 +47,9 @@ class Chaos:
         if "batch" in self.troubles:
             changed = list(_batched(changed, random))
         if "fields" in self.troubles:
-            changed = [_with_fields(reply, random) for reply in changed]
+            for i, reply in enumerate(changed):
+                entries = ({**e, f"x_unknown_{random.randrange(100)}": random.randrange(100)} for e in reply.entries)
+                changed[i] = replace(reply, entries=tuple(entries), exact=None)
         if "commands" in self.troubles:
             changed = list(_with_commands(changed, random))
         return self._late_and_cut(changed, random)
@@ -91,11 +93,6 @@ def _batched(replies: Sequence[Reply], random: Random) -> Iterator[Reply]:
 def _joined(waiting: Sequence[tuple[Reply, Mapping[str, object]]]) -> Iterator[Reply]:
     if waiting:
         yield replace(waiting[-1][0], entries=tuple(entry for _, entry in waiting), bare=False, exact=None)
-
-
-def _with_fields(reply: Reply, random: Random) -> Reply:
-    entries = tuple({**entry, f"x_unknown_{random.randrange(100)}": random.randrange(100)} for entry in reply.entries)
-    return replace(reply, entries=entries, exact=None)
 
 
 def _with_commands(replies: Sequence[Reply], random: Random) -> Iterator[Reply]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
@@ -153,17 +154,15 @@ def event_from(value: object, style: Style) -> Event:
     return read(_Line(float(time), kind, connection, rest, style))
 
 
+@dataclass(slots=True)
 class _Line:
     """The parts of a line, asked for by position and type."""
 
-    __slots__ = ("connection", "kind", "rest", "style", "time")
-
-    def __init__(self, time: float, kind: str, connection: int, rest: list[object], style: Style) -> None:
-        self.time = time
-        self.kind = kind
-        self.connection = connection
-        self.rest = rest
-        self.style = style
+    time: float
+    kind: str
+    connection: int
+    rest: list[object]
+    style: Style
 
     def part(self, i: int, kind: type[T], called: str) -> T:
         value = self.rest[i] if i < len(self.rest) else None

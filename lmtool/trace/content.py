@@ -48,6 +48,14 @@ Content: TypeAlias = JsonText | str | bytes
 """Taken apart, exact text, or binary."""
 
 
+def decoded(data: bytes) -> str | bytes:
+    """The text of UTF-8; other bytes as they are."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
 def parse_frame(message: str | bytes, preferred: Style) -> Content:
     """The content of a WebSocket message: command, one space, JSON, if it can be written again so."""
     if isinstance(message, bytes):

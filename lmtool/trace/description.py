@@ -85,7 +85,9 @@ def _prompt(started: RequestStarted, answers: Answers[Stream]) -> str:
     if isinstance(prompt, str):
         return _short(prompt)
     length = started.prompt_length
-    if not isinstance(prompt, list) or length is None or any(_is_message(entry) for entry in prompt[:40]):
+    entries = prompt[:40] if isinstance(prompt, list) else [None]
+    is_part = [isinstance(one, int | str) or (isinstance(one, dict) and "buffer" in one) for one in entries]
+    if length is None or not all(is_part):  # it has messages, or nothing that can be read
         last = _last_message(prompt)
         return last if length is None or last else f"{length} in the prompt"
     return _ids_or_text(prompt, answers)
@@ -104,11 +106,6 @@ def _last_message(prompt: object) -> str:
         return ""
     several = f"{len(messages)} messages, " if len(messages) > 1 else ""
     return f"{several}{role} {_short(content)}"
-
-
-def _is_message(entry: object) -> bool:
-    """Whether an entry of a prompt is neither an id nor a text nor a buffer."""
-    return not isinstance(entry, int | str) and not (isinstance(entry, dict) and "buffer" in entry)
 
 
 def _ids_or_text(entries: object, answers: Answers[Stream]) -> str:
@@ -248,7 +245,8 @@ def objects(event: Event) -> Iterator[Mapping[str, object]]:
         command, payload = _command_and_payload(event)
         for entry in payload if event.direction == "<" and isinstance(payload, list) else [payload]:
             members = entry if isinstance(entry, dict) else {"payload": entry}
-            yield {**base, "event": command, **_finite_members(members)}
+            more = {name: _finite(one) for name, one in members.items() if name not in (*base, "event")}
+            yield {**base, "event": command, **more}
     elif isinstance(event, Piece):
         content = event.content
         payload = content.value if isinstance(content, JsonText) else event.wire().decode("utf-8", "replace")
@@ -282,10 +280,6 @@ def _facts(event: Event) -> Mapping[str, object]:
         case Other():
             return {**facts, "rest": list(event.rest)}
     return facts
-
-
-def _finite_members(members: Mapping[str, object]) -> dict[str, object]:
-    return {name: _finite(value) for name, value in members.items() if name not in ("time", "connection", "event")}
 
 
 def _finite(value: object) -> object:

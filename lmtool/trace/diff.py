@@ -321,7 +321,7 @@ def _name(exchange: LmtpExchange) -> str:
     return f"{exchange.connection}/{json.dumps(exchange.stream_id, separators=(',', ':'))}"
 
 
-def quote(value: object) -> str:
-    """A value in at most 100 characters, for a sentence."""
+def quote(value: object, most: int = 100) -> str:
+    """A value in at most this many characters, for a sentence."""
     text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."

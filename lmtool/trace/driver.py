@@ -115,12 +115,7 @@ class Driver:
     """
 
     def __init__(
-        self,
-        target: Target,
-        emit: Callable[[Event], None],
-        *,
-        timeout: float = 60.0,
-        speed: float | None = None,
+        self, target: Target, emit: Callable[[Event], None], *, timeout: float = 60.0, speed: float | None = None
     ) -> None:
         """Make a client of `target`; `run` needs an event loop.
 

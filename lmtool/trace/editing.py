@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from lmtool.trace.codec import read_event, write_event
@@ -43,7 +44,7 @@ class Cut:
 
     def part_of(self, event: Event) -> Iterator[Event]:
         """The events to write for this one."""
-        if isinstance(event, End | Blob) or not self._chosen(event):
+        if isinstance(event, End | Blob) or (self.connections and event.connection not in (0, *self.connections)):
             return
         if event.time < self.start:
             self._remember(event)
@@ -51,9 +52,6 @@ class Cut:
             yield from self._beginning()
             yield from self._missing_blobs(event)
             yield replace(event, time=max(0.0, event.time - self.start))
-
-    def _chosen(self, event: Event) -> bool:
-        return not self.connections or event.connection == 0 or event.connection in self.connections
 
     def _remember(self, event: Event) -> None:
         if isinstance(event, Open):
@@ -84,19 +82,14 @@ def merge(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
     """The events of several traces in order of time, each trace beginning at 0; connections are numbered anew."""
     numbers: dict[tuple[int, int], int] = {}
     blobs: set[str] = set()
-    tagged = (_tagged(which, source) for which, source in enumerate(sources))
-    for _, which, _, event in heapq.merge(*tagged, key=lambda item: item[:3]):
+    tagged = (zip(repeat(which), source, strict=False) for which, source in enumerate(sources))
+    for which, event in heapq.merge(*tagged, key=lambda item: item[1].time):  # of equal ones the first source's
         if isinstance(event, End) or (isinstance(event, Blob) and event.sha256 in blobs):
             continue
         if isinstance(event, Blob):
             blobs.add(event.sha256)
         number = event.connection and numbers.setdefault((which, event.connection), len(numbers) + 1)
         yield replace(event, connection=number)
-
-
-def _tagged(which: int, source: Iterable[Event]) -> Iterator[tuple[float, int, int, Event]]:
-    for number, event in enumerate(source):
-        yield event.time, which, number, event
 
 
 def merge_headers(headers: Sequence[Header]) -> Header:

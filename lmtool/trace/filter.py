@@ -138,7 +138,7 @@ class _Parser:
         self._depth = 0
 
     def whole(self) -> Test:
-        test = self._any() if self._words else _true
+        test = self._any() if self._words else lambda _: True
         if self._at < len(self._words):
             raise _error(self._source, f"{self._words[self._at][0]!r} does not fit there")
         return test
@@ -147,7 +147,7 @@ class _Parser:
         tests = [self._all()]
         while self._next("|"):
             tests.append(self._all())
-        return tests[0] if len(tests) == 1 else _either(tests)
+        return tests[0] if len(tests) == 1 else _negated(_both([_negated(one) for one in tests]))
 
     def _all(self) -> Test:
         tests = [self._one()]
@@ -220,7 +220,8 @@ def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
         return _among("sid", {word})
     names.add("text")
     if match["regex"] is None:
-        return _contains(word if word is not None else re.sub(r"\\(.)", r"\1", match["text"]))
+        low = (word if word is not None else re.sub(r"\\(.)", r"\1", match["text"])).lower()
+        return _known("text", lambda text: low in text.lower())
     try:
         pattern = re.compile(match["regex"])
     except (re.error, OverflowError, RecursionError) as error:
@@ -244,20 +245,18 @@ def _named(source: str, name: str, sign: str, value: str) -> Test:
         if value.lower() not in known:
             raise _error(source, f"{value!r} is no {name}; there are {', '.join(known)}")
         return _among(name, known[value.lower()])
-    return _id(value) if name == "sid" else _among(name, {value})
+    if name == "sid":  # `3` is any connection's stream 3, `1/3` one connection's
+        return lambda facts: facts.sid == value or ("/" not in value and facts.sid.partition("/")[2] == value)
+    return _among(name, {value})
 
 
 def _number(source: str, name: str, sign: str, value: str) -> float:
     number = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?([a-z%]*)", value)
     units = _UNITS[name]
     if number is None or number[3] not in units:
-        raise _error(source, f"{value!r} after {name}{sign} is no number{_with_units(units)}")
+        named = f" (units: {', '.join(filter(None, units))})" if any(units) else ""
+        raise _error(source, f"{value!r} after {name}{sign} is no number{named}")
     return float(number[1] + (number[2] or "")) * units[number[3]]
-
-
-def _with_units(units: Mapping[str, float]) -> str:
-    named = [unit for unit in units if unit]
-    return f" (units: {', '.join(named)})" if named else ""
 
 
 def _compared(name: str, compare: Callable[[float, float], bool], limit: float) -> Test:
@@ -278,20 +277,6 @@ def _among(name: str, value: Collection[object]) -> Test:
     return lambda facts: getattr(facts, name) in value
 
 
-def _id(value: str) -> Test:
-    """`3` is any connection's stream 3, `1/3` one connection's."""
-    return lambda facts: facts.sid == value or ("/" not in value and facts.sid.partition("/")[2] == value)
-
-
-def _contains(value: str) -> Test:
-    low = value.lower()
-    return _known("text", lambda text: low in text.lower())
-
-
-def _true(_: Facts) -> bool:
-    return True
-
-
 def _both(tests: list[Test]) -> Test:
     def test(facts: Facts) -> bool | None:
         known: bool | None = True
@@ -303,11 +288,6 @@ def _both(tests: list[Test]) -> Test:
         return known
 
     return test
-
-
-def _either(tests: list[Test]) -> Test:
-    opposite = _both([_negated(one) for one in tests])
-    return _negated(opposite)
 
 
 def _negated(one: Test) -> Test:

@@ -183,11 +183,7 @@ def as_markdown(header: Header, events: Iterable[Event], choice: int | None = No
 
 
 def _longest_run(text: str) -> int:
-    longest = run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    return longest
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def as_lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
@@ -263,7 +259,7 @@ def _har_exchange(one: HttpExchange, start: datetime) -> dict[str, object]:
     status = (0, "") if answer is None else (answer.status, answer.reason)
     return {
         "startedDateTime": (start + timedelta(seconds=one.time)).isoformat(),
-        "time": one.parts[-1].offset * 1000 if one.parts else 0,
+        "time": max((part.offset for part in one.parts), default=0.0) * 1000,
         "request": request,
         "response": _har_head(headers) | {"status": status[0], "statusText": status[1], "content": content},
         **({} if one.complete else {"comment": "the answer is not complete"}),

@@ -88,24 +88,27 @@ def refusal_of(policy: AccessPolicy, head: Head) -> Refusal | None:
 def refusal_answer(policy: AccessPolicy, head: Head | None, refusal: Refusal) -> bytes:
     """The answer to a request that is refused; its connection ends. head: None where none could be read."""
     if head is None or is_websocket_handshake(head):
-        status, body, kind = refusal.status, refusal.sentence.encode(), "text/plain; charset=utf-8"
+        answer = refusal.status, refusal.sentence.encode()
     else:
-        status, body = refused(head.start[1], refusal)
-        kind = "application/json"
-    headers = [] if head is None else answer_headers(policy, head.headers)
-    framing = [("content-type", kind), ("content-length", str(len(body))), ("connection", "close")]
-    return _head(status, [*headers, *refusal.headers, *framing]) + body
+        answer = refused(head.start[1], refusal)
+    return _ending(policy, head, *answer, refusal.headers)
 
 
 def unreachable_answer(policy: AccessPolicy, head: Head, sentence: str) -> bytes:
     """The answer of a proxy whose server cannot be reached, 502; its connection ends."""
     if is_websocket_handshake(head):
-        status, body, kind = int(HTTPStatus.BAD_GATEWAY), sentence.encode(), "text/plain; charset=utf-8"
-    else:
-        status, body = answer_of(head.start[1], ApiError(HTTPStatus.BAD_GATEWAY, sentence, code="connection"))
-        kind = "application/json"
-    framing = [("content-type", kind), ("content-length", str(len(body))), ("connection", "close")]
-    return _head(status, [*answer_headers(policy, head.headers), *framing]) + body
+        return _ending(policy, head, HTTPStatus.BAD_GATEWAY, sentence.encode())
+    error = ApiError(HTTPStatus.BAD_GATEWAY, sentence, code="connection")
+    return _ending(policy, head, *answer_of(head.start[1], error))
+
+
+def _ending(
+    policy: AccessPolicy, head: Head | None, status: int, body: bytes, more: Iterable[tuple[str, str]] = ()
+) -> bytes:
+    is_text = head is None or is_websocket_handshake(head)
+    allowed = [] if head is None else answer_headers(policy, head.headers)
+    kind = ("content-type", "text/plain; charset=utf-8" if is_text else "application/json")
+    return _head(status, [*allowed, *more, kind, ("content-length", str(len(body))), ("connection", "close")]) + body
 
 
 def preflight_answer(policy: AccessPolicy, head: Head) -> bytes:

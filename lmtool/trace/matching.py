@@ -7,11 +7,11 @@ from heapq import heapreplace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
-from lmtool.trace.diff import first_difference
+from lmtool.trace.diff import first_difference, quote
 from lmtool.trace.stream_events import INCOMPLETE, INPUT, PROMPT_MEMBERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from lmtool.trace.exchanges import RecordedRequest
 
@@ -59,12 +59,7 @@ class Matcher(Generic[R]):
     """
 
     def __init__(
-        self,
-        recorded: Sequence[R],
-        mode: MatchMode = "exact",
-        *,
-        ignore: Sequence[str] = (),
-        once: bool = False,
+        self, recorded: Sequence[R], mode: MatchMode = "exact", *, ignore: Sequence[str] = (), once: bool = False
     ) -> None:
         """Index recorded exchanges.
 
@@ -122,9 +117,8 @@ class Matcher(Generic[R]):
 
     def _miss(self, request: IncomingRequest | RecordedRequest) -> Miss:
         near = (self._same_prompt.groups(request), self._same_rest.groups(request), self._index.of_kind(request))
-        compared = [
-            self.recorded[self._place(i)] for some in near for i in islice(chain.from_iterable(some), _COMPARED)
-        ]
+        ranks = (rank for some in near for rank in islice(chain.from_iterable(some), _COMPARED))
+        compared = [self.recorded[self._place(rank)] for rank in ranks]
         if not compared:
             return Miss(None, ())
         nearest = min(compared, key=lambda exchange: len(self._differing(exchange, request)))
@@ -134,26 +128,14 @@ class Matcher(Generic[R]):
         return Miss(nearest, differences or ("all recorded answers to this request were used",))
 
 
-Names: TypeAlias = frozenset[str]
+_Unknown: TypeAlias = frozenset[tuple[str, Literal["incomplete", "redacted"]]]
+"""Names of the fields of which a request does not tell all, each with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Unknown:
-    """Names of the fields of which a request does not tell all."""
-
-    incomplete: Names = frozenset()
-    redacted: Names = frozenset()
-
-    @classmethod
-    def of(cls, payload: Mapping[str, object]) -> _Unknown:
-        incomplete = frozenset(name for name, value in payload.items() if value == INCOMPLETE)
-        return cls(incomplete, frozenset(name for name, value in payload.items() if _is_redacted(value)))
-
-    def __or__(self, other: _Unknown) -> _Unknown:
-        return _Unknown(self.incomplete | other.incomplete, self.redacted | other.redacted)
-
-    def __and__(self, names: Names) -> _Unknown:
-        return _Unknown(self.incomplete & names, self.redacted & names)
+def _unknown(payload: Mapping[str, object], names: Container[str]) -> _Unknown:
+    known = [(name, value) for name, value in payload.items() if name in names]
+    redacted: _Unknown = frozenset((name, "redacted") for name, value in known if _is_redacted(value))
+    return redacted.union((name, "incomplete") for name, value in known if value == INCOMPLETE)
 
 
 class _Fields:
@@ -182,18 +164,18 @@ class _Index:
         self._is_compared = is_compared
         self._any_kind = any_kind
         self._kinds: dict[tuple[str, str], dict[_Unknown, list[int]]] = {}
-        self._names: dict[tuple[str, str], Names] = {}
+        self._names: dict[tuple[str, str], frozenset[str]] = {}
         self._tables: dict[tuple[tuple[str, str], _Unknown, _Unknown], dict[_Fields, list[int]]] = {}
         """Groups of those recorded with some unknown fields for requests with some unknown fields."""
         early: set[tuple[tuple[str, str], _Unknown]] = set()
         for place, exchange in enumerate(recorded):
             payload = exchange.payload
             kind: tuple[str, str] = (exchange.protocol, "" if any_kind else exchange.kind)
-            self._kinds.setdefault(kind, {}).setdefault(_Unknown.of(payload), []).append(place)
+            self._kinds.setdefault(kind, {}).setdefault(_unknown(payload, payload.keys()), []).append(place)
             if not self._names.setdefault(kind, frozenset()).issuperset(payload):
                 self._names[kind] = self._names[kind].union(payload)
-            early.add((kind, _Unknown()))
-            early.add((kind, _Unknown(frozenset(name for name in payload if name.startswith(INPUT)))))
+            early.add((kind, frozenset()))
+            early.add((kind, frozenset((name, "incomplete") for name in payload if name.startswith(INPUT))))
         for kind, unknown in early:  # the first request waits for no table
             for recorded_unknown in self._kinds[kind]:
                 self._table(kind, recorded_unknown, unknown)
@@ -201,7 +183,7 @@ class _Index:
     def groups(self, request: IncomingRequest | RecordedRequest) -> Iterator[list[int]]:
         """The groups that a request fits: several where fields are unknown, or the recording left out a query."""
         for kind in self._kinds_of(request):
-            unknown = _Unknown.of(request.payload) & self._names[kind]
+            unknown = _unknown(request.payload, self._names[kind])
             for recorded_unknown in self._kinds[kind]:
                 fields = self._fields(request, request.kind, recorded_unknown | unknown)
                 if group := self._table(kind, recorded_unknown, unknown).get(fields):
@@ -232,9 +214,9 @@ class _Index:
         if not request.payload:
             return _Fields(request.text)
         fields = {
-            name: {"length": _length(value)} if name in unknown.redacted else value
+            name: {"length": _length(value)} if (name, "redacted") in unknown else value
             for name, value in _canonical(request.payload, kind).items()
-            if value is not None and self._is_compared(name) and name not in unknown.incomplete
+            if value is not None and self._is_compared(name) and (name, "incomplete") not in unknown
         }
         return _Fields(fields)
 
@@ -283,12 +265,7 @@ def _difference(name: str, recorded: object, received: object) -> str:
     if isinstance(recorded, list) and isinstance(received, list):
         place = first_difference(recorded, received)
         return (
-            f"{name} differs at {place}: recorded {_short(recorded[place : place + 1])} of {len(recorded)}, "
-            f"got {_short(received[place : place + 1])} of {len(received)}"
+            f"{name} differs at {place}: recorded {quote(recorded[place : place + 1], 60)} of {len(recorded)}, "
+            f"got {quote(received[place : place + 1], 60)} of {len(received)}"
         )
-    return f"{name}: recorded {_short(recorded)}, got {_short(received)}"
-
-
-def _short(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{name}: recorded {quote(recorded, 60)}, got {quote(received, 60)}"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lmtool.trace.events import Event
     from lmtool.trace.exchanges import RecordedRequest
     from lmtool.trace.matching import MatchMode
-    from lmtool.types import LoadProgress, TokenOutput
+    from lmtool.types import TokenOutput
 
 _EXACT = Tolerance(0.0, 0.0)
 
@@ -82,7 +82,7 @@ async def _ask_with_our_client(recorded: Sequence[RecordedRequest], timeout_s: f
     if not requests:
         return []
     async with mock_server([one for one, _ in requests], "order") as port:
-        client = LmtpClient(f"127.0.0.1:{port}", on_progress=_ignore, extended=True)  # what was recorded can be sent
+        client = LmtpClient(f"127.0.0.1:{port}", on_progress=lambda _: None, extended=True)  # as recorded
         calls = []
         async with client:
             for exchange, message in requests:
@@ -93,10 +93,6 @@ async def _ask_with_our_client(recorded: Sequence[RecordedRequest], timeout_s: f
         for call in calls:
             await call.client_closed()
     return [call.compare() for call in calls]
-
-
-def _ignore(_progress: LoadProgress) -> None:
-    """Ask for progress; only the outputs are compared."""
 
 
 def _message(exchange: LmtpExchange) -> ClientMessage | None:

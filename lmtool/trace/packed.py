@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import marshal
 import zlib
+from io import BytesIO
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
 _BLOCK = 2**13
 """Bytes that are compressed together. Fields repeat from record to record, so little is left of them."""
-_LENGTH = 4
-"""Bytes of the length before a record."""
 
 
 class PackedList(Generic[T]):
@@ -32,8 +31,7 @@ class PackedList(Generic[T]):
 
     def append(self, *fields: Any) -> None:  # noqa: ANN401 - what `marshal` takes
         """Add a record of these fields: JSON values, bytes, and tuples of them."""
-        record = marshal.dumps(fields)
-        self._latest += len(record).to_bytes(_LENGTH) + record
+        self._latest += marshal.dumps(fields)
         self._count += 1
         if len(self._latest) >= _BLOCK:
             self._blocks.append(zlib.compress(self._latest, 1))
@@ -45,22 +43,14 @@ class PackedList(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Unpack each record."""
-        for block in self._unpacked():
-            place = 0
-            while place < len(block):
-                start = place + _LENGTH
-                place = start + int.from_bytes(block[place:start])
-                yield self._make(*marshal.loads(block[start:place]))  # noqa: S302 - of `append`, never from outside
+        for block in (*self._blocks, None):
+            data = self._latest if block is None else zlib.decompress(block)
+            file = BytesIO(data)
+            while file.tell() < len(data):
+                yield self._make(*marshal.load(file))  # noqa: S302 - of `append`, never from outside
 
     def __getitem__(self, place: int) -> T:
-        """Unpack one record, from 0, or from the end below; as slow as reading all before it. Raises `IndexError`."""
-        if place < -self._count:
-            raise IndexError(place)
-        for record in islice(self, place % self._count if place < 0 else place, None):
+        """Unpack one record, from 0; as slow as reading all before it. Raises `IndexError`."""
+        for record in islice(self, place, None):
             return record
         raise IndexError(place)
-
-    def _unpacked(self) -> Iterable[bytes]:
-        for block in self._blocks:
-            yield zlib.decompress(block)
-        yield bytes(self._latest)

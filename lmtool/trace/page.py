@@ -12,6 +12,7 @@ from lmtool.logprobs.heat import heat_value, legend, step_of
 from lmtool.logprobs.numbers import figure, format_probability
 from lmtool.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
+from lmtool.trace.diff import first_difference
 from lmtool.trace.page_colors import on_both_grounds
 from lmtool.trace.page_template import PAGE, SCRIPT, STYLE
 from lmtool.trace.stream_events import RequestStarted, Stream, new_stream
@@ -115,29 +116,30 @@ class Page:
         shown = self.visible_streams
         equal = equal_tokens(shown)
         return PAGE.format(
-            title=_escaped(self.title(title)),
+            title=escaped(self.title(title)),
             style=STYLE + on_both_grounds("{name} {{ color: {ink}; background: {ground} }}\n"),
             script=SCRIPT,
-            summary=_escaped(summary(shown, equal)),
-            heat=_escaped(self.heat),
-            legend="".join(_legend(self.heat, differs=equal is not None)),
+            summary=escaped(summary(shown, equal)),
+            heat=escaped(self.heat),
+            legend="".join(f'<span class="h{step}">{escaped(label)}</span>' for label, step in legend(self.heat))
+            + ' <span class="differs">first difference</span>' * (equal is not None),
             streams="".join(piece for stream in shown for piece in self._column(stream, equal)),
         )
 
     def _column(self, stream: PageStream, equal: int | None) -> Iterator[str]:
-        yield f"<section><h2>{_escaped(heading(stream))}</h2>"
+        yield f"<section><h2>{escaped(heading(stream))}</h2>"
         if stream.prompt:
-            yield f"<blockquote>{_escaped(stream.prompt)}</blockquote>"
+            yield f"<blockquote>{escaped(stream.prompt)}</blockquote>"
         yield '<p class="text">'
         for number, token in enumerate(stream.tokens):
             yield self._token(number, token, differs=number == equal)
-        yield f"</p><footer>{_escaped(ending(stream))}</footer></section>"
+        yield f"</p><footer>{escaped(ending(stream))}</footer></section>"
 
     def _token(self, number: int, token: PageToken, *, differs: bool) -> str:
         kinds = f"{self.kinds(token)}{' differs' * differs}"
         rare = token.logprob is not None and probability(token.logprob) < 0.1
         mark = " data-rare" * rare
-        return f'<i class="{kinds}"{mark} title="{_escaped(self.about(number, token))}">{_escaped(token.text)}</i>'
+        return f'<i class="{kinds}"{mark} title="{escaped(self.about(number, token))}">{escaped(token.text)}</i>'
 
     def kinds(self, token: PageToken) -> str:
         """Names of a token's looks: the step of its heat, `h0` to `h7`, where it has one, and `thought`."""
@@ -162,19 +164,11 @@ class Page:
         return repr(token) if isinstance(token, str) else f"⟨{token.hex(' ')}⟩"
 
 
-def _legend(heat: HeatMode, *, differs: bool) -> Iterator[str]:
-    for label, step in legend(heat):
-        yield f'<span class="h{step}">{_escaped(label)}</span>'
-    if differs:
-        yield ' <span class="differs">first difference</span>'
-
-
 def equal_tokens(streams: Sequence[PageStream]) -> int | None:
     """How many tokens two streams have in common at their beginning; None for any other number of streams."""
     if len(streams) != 2:
         return None
-    pairs = zip(*([(token.id, token.text) for token in stream.tokens] for stream in streams), strict=False)
-    return next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(s.tokens) for s in streams))
+    return first_difference(*([(token.id, token.text) for token in stream.tokens] for stream in streams))
 
 
 def heading(stream: PageStream) -> str:
@@ -219,5 +213,6 @@ def _prompt(started: RequestStarted, answers: Answers[PageStream]) -> str:
     return text if len(text) <= _PROMPT_CHARACTERS else f"{text[:_PROMPT_CHARACTERS]}…"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """The text for HTML and SVG, with nothing that acts or hides."""
     return html.escape(visible(text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from rich.cells import cell_len
 from lmtool.errors import UsageError
 from lmtool.logprobs.heat import legend
 from lmtool.terminal import visible
-from lmtool.trace.page import ending, equal_tokens, heading, summary
+from lmtool.trace.page import ending, equal_tokens, escaped, heading, summary
 from lmtool.trace.page_colors import rules, scale, thought_ink
 
 if TYPE_CHECKING:
@@ -148,10 +147,10 @@ def _piece(piece: Piece, column: int, line: int) -> Iterator[str]:
         yield f'<rect class="{piece.kind}" {place} fill="{ground}"/>\n'
     if piece.is_difference:
         yield f'<rect x="{x:.1f}" y="{top + _LINE - 3}" width="{wide:.1f}" height="3" fill="{_MARK}"/>\n'
-    about = f"<title>{_escaped(piece.about)}</title>" if piece.about else ""
+    about = f"<title>{escaped(piece.about)}</title>" if piece.about else ""
     place = f'x="{x:.1f}" y="{top + 15}" textLength="{wide:.1f}" lengthAdjust="spacingAndGlyphs"'
     if piece.text.strip() or about:
-        yield f'<text class="{piece.kind}" fill="{ink}" {place}>{about}{_escaped(piece.text)}</text>\n'
+        yield f'<text class="{piece.kind}" fill="{ink}" {place}>{about}{escaped(piece.text)}</text>\n'
 
 
 def _colors(kind: str) -> tuple[str, str]:
@@ -177,7 +176,7 @@ def _framed(title: str, body: Iterable[str], wide: int, high: int) -> str:
     dark_ground, dark_ink, dark_quiet = _GROUNDS[False]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" xml:space="preserve" width="{wide}" height="{high}"'
-        f' viewBox="0 0 {wide} {high}">\n<title>{_escaped(title)}</title>\n<style>\n'
+        f' viewBox="0 0 {wide} {high}">\n<title>{escaped(title)}</title>\n<style>\n'
         f"text {{ font: 14px {_FONTS}; white-space: pre }}\n.title {{ font-weight: bold }}\n"
         ".thought { font-style: italic }\n@media (prefers-color-scheme: dark) {\n"
         f".ground {{ fill: {dark_ground} }} text {{ fill: {dark_ink} }} .quiet {{ fill: {dark_quiet} }}\n"
@@ -186,7 +185,3 @@ def _framed(title: str, body: Iterable[str], wide: int, high: int) -> str:
         f'<rect class="ground" width="{wide}" height="{high}" rx="6" fill="{_GROUNDS[True][0]}"/>\n'
         f"{''.join(body)}</svg>\n"
     )
-
-
-def _escaped(text: str) -> str:
-    return html.escape(visible(text))

@@ -165,7 +165,8 @@ def _compare(found: SharedPrefix, root: _Node) -> None:
     assert other is not None
     found.common += inside
     found.earlier = other
-    found.settings = _changed(other.content.settings, found.content.settings)
+    was, now = other.content.settings, found.content.settings
+    found.settings = tuple(name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name))
     found.difference = _difference(other.content.parts, parts, depth, inside)
     if found.difference.kind == "same" and found.settings:
         found.difference = Difference("template", ", ".join(found.settings))
@@ -193,10 +194,6 @@ def _alike(one: Sequence[object], other: Sequence[object]) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name))
 
 
 def _difference(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: int, inside: int) -> Difference:
@@ -240,7 +237,8 @@ def _around(pattern: re.Pattern[str], text: str, at: int) -> str:
 def _repeated(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: int, inside: int) -> int:
     """How much behind a difference is as it was before, in characters or ids."""
     if now[depth].name == "tokens":
-        old, new = (_ids(parts[depth:])[inside:] for parts in (before, now))
+        texts = ([part.text for part in parts[depth:]] for parts in (before, now))
+        old, new = ([one for text in side if not isinstance(text, str) for one in text][inside:] for side in texts)
         return _aligned(old, new)
     later = {part.text for part in before[depth:]}
     whole = sum(len(part.text) for part in now[depth + 1 :] if part.text in later)
@@ -248,10 +246,6 @@ def _repeated(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: in
         return whole + len(now[depth].text)
     ends = (before[depth].text[inside:][::-1], now[depth].text[inside:][::-1]) if depth < len(before) else ("", "")
     return whole + _alike(*ends)
-
-
-def _ids(parts: Sequence[PromptPart]) -> list[int]:
-    return [one for part in parts if not isinstance(part.text, str) for one in part.text]
 
 
 def _aligned(old: list[int], new: list[int]) -> int:

@@ -124,7 +124,9 @@ def _place(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -> 
 
 def as_json(shared: SharedPrefix, spell: Callable[[int], str | bytes | None] = lambda _: None) -> dict[str, object]:
     """The same as an object; amounts in `unit`, and in tokens where these are known."""
-    difference = shared.difference
+    difference, computed = shared.difference, None
+    if shared.prompt_tokens is not None and shared.cached_tokens is not None:
+        computed = max(0, shared.prompt_tokens - shared.cached_tokens)
     return {
         "request": shared.label,
         "time": shared.time,
@@ -143,17 +145,11 @@ def as_json(shared: SharedPrefix, spell: Callable[[int], str | bytes | None] = l
             "common": shared.common_tokens,
             "again": repeated_tokens(shared),
             "cached": shared.cached_tokens,
-            "computed": _computed(shared),
+            "computed": computed,
             "exact": shared.content.unit == "tokens",
         },
         "words": sentences(shared, spell),
     }
-
-
-def _computed(shared: SharedPrefix) -> int | None:
-    if shared.prompt_tokens is None or shared.cached_tokens is None:
-        return None
-    return max(0, shared.prompt_tokens - shared.cached_tokens)
 
 
 def _differs(

@@ -14,7 +14,7 @@ from lmtool.access.credentials import without_query_keys
 from lmtool.access.forwarding import ConflictingAddressesError
 from lmtool.access.outgoing import authorization, unreadable
 from lmtool.access.policy import AccessPolicy
-from lmtool.errors import UsageError
+from lmtool.errors import ConnectError, UsageError
 from lmtool.trace.admission import CONFLICTING, Admission
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_server import (
@@ -145,7 +145,7 @@ class Proxy(ConnectionServer):
                 side.writer.transport.abort()
 
     async def connect(self) -> _Side:
-        """A connection to the server. Raises `_AwayError`, and warns, where there is none."""
+        """A connection to the server. Raises `ConnectError`, and warns, where there is none."""
         target = self.target
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
@@ -154,7 +154,7 @@ class Proxy(ConnectionServer):
             reason = str(error) or f"no answer within {CONNECT_LIMIT:.0f} s"
             sentence = f"no connection to {target.url}: {reason}"
             self._warn(sentence)
-            raise _AwayError(sentence) from None
+            raise ConnectError(sentence) from None
 
     def request_bytes(self, part: Part, admission: Admission) -> bytes:
         """A part of a request as the server expects it: behind the same door, with the address of its client."""
@@ -184,10 +184,6 @@ class _Side:
         """Close this end once everything written has been taken."""
         self.writer.close()
         await self.writer.wait_closed()
-
-
-class _AwayError(Exception):
-    """The server cannot be reached; the message is a sentence for people."""
 
 
 class _RefusedError(Exception):
@@ -229,9 +225,9 @@ class _Link:
         """Connect to the server and pass on; where it is away, say so to the client and to the recording."""
         try:
             server = await self._proxy.connect()
-        except _AwayError as away:
+        except ConnectError as away:
             head = next((part for part in parts if isinstance(part, Head)), None)
-            answer = b"" if head is None else unreachable_answer(self._proxy.policy, head, str(away))
+            answer = b"" if head is None else unreachable_answer(self._proxy.policy, head, away.message)
             self._proxy.emit(self._number, self.tap.request_parts(self._proxy.clock(), parts))
             self._proxy.emit(self._number, self.tap.response_bytes(self._proxy.clock(), answer))
             await last_answer(self._client.reader, self._client.writer, answer)

@@ -49,13 +49,6 @@ def _setting(config: pytest.Config, name: str) -> str:
     return str(value if value is not None else config.getini(name))
 
 
-def _folder(config: pytest.Config) -> Path:
-    """Where recordings are: by the option from where pytest was started, by the setting from the project's root."""
-    if config.getoption("--lmtp-recordings") is None:
-        return config.rootpath / _setting(config, "lmtp_recordings")
-    return config.invocation_params.dir / _setting(config, "lmtp_recordings")
-
-
 class LmtpMock:
     """A mock server in a thread of its own: answers as recorded, as fast as it can."""
 
@@ -116,7 +109,9 @@ def lmtp_mock(request: pytest.FixtureRequest) -> Iterator[Callable[..., LmtpMock
     `order`; on_miss: `error`, `nearest`, `close` or `hang`; once: use each recorded answer once, so that a request too
     many is a miss. Requests that were not recorded are listed in the test's report.
     """
-    folder = _folder(request.config)
+    config = request.config
+    from_option = config.getoption("--lmtp-recordings") is not None  # then from where pytest was started
+    folder = (config.invocation_params.dir if from_option else config.rootpath) / _setting(config, "lmtp_recordings")
     mocks: list[LmtpMock] = []
 
     def start(

@@ -67,7 +67,9 @@ class TraceReader:
             try:
                 self.header: Header = lines.read_header(first)
             except HeaderError as error:
-                raise FileError(f"{self.path}, line {source.number}: {error}", _hint(error)) from None
+                hint = "traces are written by `lmtool trace record`; other logs: `lmtool trace convert`"
+                hint = "install the lmtool that wrote it, or a later one" if "version" in str(error) else hint
+                raise FileError(f"{self.path}, line {source.number}: {error}", hint) from None
             self.start = source.offset
             """Where the line after the header begins, in bytes of the unpacked file."""
             self.first_line = source.number
@@ -311,9 +313,3 @@ def is_comment(line: bytes) -> bool:
 
 def _unended(line: bytes) -> bytes:
     return line.rstrip(b"\r\n")
-
-
-def _hint(error: HeaderError) -> str:
-    if "version" in str(error):
-        return "install the lmtool that wrote it, or a later one"
-    return "traces are written by `lmtool trace record`; other logs: `lmtool trace convert`"

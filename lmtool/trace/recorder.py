@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from lmtool.trace.content import JsonText
+from lmtool.trace.content import JsonText, decoded
 from lmtool.trace.events import Frame, Message, Request, Vocab, token_entries
 from lmtool.trace.large_values import LargeValues, may_be_large
 from lmtool.trace.redaction import Redaction, entry_token_ids, likely_keys
@@ -73,7 +73,7 @@ class VocabularyEvents:
 
     def vocab(self, time: float, ids: Iterable[int]) -> Vocab | None:
         """The event that explains these ids, which count as explained from now on; None for no ids."""
-        tokens = {i: _text(self._token_bytes(i)) for i in ids}
+        tokens = {i: decoded(self._token_bytes(i)) for i in ids}
         self._explained.update(tokens)
         spelling = self._token_bytes
         names = {i: name for i in tokens if (name := spelling.name(i))} if isinstance(spelling, TokenSpelling) else {}
@@ -86,13 +86,6 @@ def _request_ids(frame: Frame) -> list[int]:
         return []
     lists = [payload.get(name) for name in _ID_FIELDS]
     return [i for ids in lists if isinstance(ids, list) for i in ids if type(i) is int and i >= 0]
-
-
-def _text(piece: bytes) -> str | bytes:
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return piece
 
 
 class Recorder:
@@ -125,7 +118,9 @@ class Recorder:
             redacted = self._redaction.apply(event)
             if redacted is None:
                 continue
-            self._look_for_keys(redacted)
+            is_sent = isinstance(redacted, Frame | Message) and redacted.direction == ">" and not may_be_large(redacted)
+            if is_sent or isinstance(redacted, Request):
+                self.suspects.update(likely_keys(redacted))
             if self._vocabulary is not None and self._redaction.explains:
                 new_ids = self._vocabulary.new_ids(redacted)
                 if (vocab := self._vocabulary.vocab(event.time, new_ids)) is not None:
@@ -136,12 +131,6 @@ class Recorder:
     def _write(self, event: Event) -> None:
         time = self._writer.time(event.time)
         self._writer.write(event if time == event.time else replace(event, time=time))
-
-    def _look_for_keys(self, event: Event) -> None:
-        if isinstance(event, Request) or (
-            isinstance(event, Frame | Message) and event.direction == ">" and not may_be_large(event)
-        ):
-            self.suspects.update(likely_keys(event))
 
     def flush(self) -> None:
         """Hand what was recorded to the operating system. Raises `OSError`."""

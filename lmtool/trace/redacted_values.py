@@ -24,16 +24,9 @@ LEFT_OUT = "***"
 _COMMANDS = ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "WATCH", "CANCEL", "TOKEN", "MSG")
 _EVENT_NAME = re.compile(r"^event: [\w.-]{1,64}\n", re.MULTILINE)
 _SESSION_WORDS = frozenset({"id", "name", "@type", "mimetype", "role", "childIds"})
-_SESSION = _SESSION_WORDS | {
-    "actions",
-    "inputs",
-    "outputs",
-    "targetSpec",
-    "configs",
-    "value",
-    "nodeFragments",
-    "metadata",
-}
+_SESSION = _SESSION_WORDS.union(
+    ("actions", "inputs", "outputs", "targetSpec", "configs", "value", "nodeFragments", "metadata")
+)
 """Members of Evergreen's messages; payloads are not among them."""
 _DEEPEST = 32
 """Levels of an answer that are looked into."""
@@ -77,6 +70,7 @@ _WHOLE = frozenset(
     }
 )
 """Members of an answer that are the model's words, whatever is in them. Their logprobs, too: they tell the tokens."""
+_KNOWN = _WORDS | _TEXTS | _CONTAINERS | _WHOLE
 
 
 def redact_request(members: Mapping[str, object], mark: Callable[[object], object]) -> dict[str, object]:
@@ -97,7 +91,7 @@ def redact_answer(value: object, name: str = "", *, texts: bool, depth: int = 0)
         return {
             each: redact_member(each, one, texts=texts, depth=depth + 1)
             for each, one in value.items()
-            if _is_known(each) or (tool and each == "input")
+            if each in _KNOWN or _NUMBERS.search(each) or (tool and each == "input")
         }
     if isinstance(value, list) and depth < _DEEPEST:
         return [redact_answer(one, name, texts=texts, depth=depth + 1) for one in value]
@@ -120,20 +114,10 @@ def redact_member(name: str, value: object, *, texts: bool, depth: int = 0) -> o
     return None if name == "stop_reason" else value
 
 
-def _is_known(name: str) -> bool:
-    return (
-        name in _WORDS or name in _TEXTS or name in _CONTAINERS or name in _WHOLE or _NUMBERS.search(name) is not None
-    )
-
-
 def _emptied(value: object) -> object:
-    return (
-        LEFT_OUT
-        if isinstance(value, str) and value
-        else type(value)()
-        if isinstance(value, list | dict | str)
-        else None
-    )
+    if isinstance(value, str):
+        return value and LEFT_OUT
+    return type(value)() if isinstance(value, list | dict) else None
 
 
 def redact_content(content: Content, redact: Callable[[object], object]) -> JsonText | str:
@@ -149,15 +133,13 @@ def redact_content(content: Content, redact: Callable[[object], object]) -> Json
 
 def redact_sse(content: Content, redact: Callable[[object], object]) -> Content:
     """A server-sent event whose JSON value was redacted; a comment where it has none."""
-    if isinstance(content, bytes):
+    if isinstance(content, bytes) or (isinstance(content, str) and "data: " not in content):
         return f": {LEFT_OUT}\n\n"
-    lead, data, rest = (content.lead, "", "") if isinstance(content, JsonText) else content.rpartition("data: ")
+    lead, _, rest = (content.lead, "", "") if isinstance(content, JsonText) else content.rpartition("data: ")
     name = _EVENT_NAME.search(lead)
     head = f"{name[0] if name else ''}data: "
     if isinstance(content, JsonText):
         return JsonText(head, redact(content.value), content.style)
-    if not data:
-        return f": {LEFT_OUT}\n\n"
     shown = rest if rest.strip() == "[DONE]" else redact_content(rest.rstrip(), redact)
     return f"{head}{str(shown).rstrip()}\n\n"
 

@@ -58,13 +58,8 @@ HARMLESS_HEADERS = frozenset(
         *("accept", "accept-encoding", "cache-control", "connection", "retry-after", "server", "upgrade", "user-agent"),
         *("content-encoding", "content-length", "content-type", "transfer-encoding"),
         *("sec-websocket-extensions", "sec-websocket-protocol", "sec-websocket-version"),
-        *(
-            "x-lmtool-attempts",
-            "openai-processing-ms",
-            "openai-version",
-            "x-ratelimit-limit-requests",
-            "x-ratelimit-limit-tokens",
-        ),
+        *("x-lmtool-attempts", "openai-processing-ms", "openai-version"),
+        *("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens"),
     }
 )
 """Headers that are kept when headers are redacted; all others are left out."""
@@ -246,20 +241,16 @@ class Redaction:
         return {**redacted, "text": LEFT_OUT} if is_unnamed else redacted
 
     def _message(self, event: Message) -> Message:
-        self._note_outputs(event)
+        actions = event.value.get("actions") if event.direction == ">" else None
+        for action in frames.entries_of(actions):  # a model writes its outputs but the status, and what is below them
+            ports = frames.entries_of(action.get("outputs")) if action.get("name") == "GENERATE" else []
+            self._outputs[event.connection] |= {str(port.get("id")) for port in ports if port.get("name") != "status"}
         if event.direction == ">" and not self._hides(write_json(event.value, "py")):
             return event
         value = redact_session(event.value)
         if "nodeFragments" in event.value:
             value["nodeFragments"] = [self._fragment(event, each) for each in event.fragments()]
         return replace(event, value=value)
-
-    def _note_outputs(self, event: Message) -> None:
-        """Remember the nodes that a model writes: outputs of GENERATE but for its status, and what is below them."""
-        actions = event.value.get("actions") if event.direction == ">" else None
-        for action in frames.entries_of(actions):
-            ports = frames.entries_of(action.get("outputs")) if action.get("name") == "GENERATE" else []
-            self._outputs[event.connection] |= {str(port.get("id")) for port in ports if port.get("name") != "status"}
 
     def _fragment(self, event: Message, fragment: Mapping[str, object]) -> Mapping[str, object]:
         outputs = self._outputs[event.connection]

@@ -122,18 +122,15 @@ async def _score(events: Sequence[Event], target: Target, options: ReplayOptions
 def refuse_redacted(events: Sequence[Event]) -> None:
     """Raise `UsageError` naming the first request whose prompt is not in the recording."""
     for event in events:
-        value = _payload(event)
-        if _is_redacted_message(event) or (
-            value is not None and any(isinstance(one, dict) and "$redacted" in one for one in value.values())
-        ):
+        members = (_payload(event) or {}).values()
+        is_redacted = any(isinstance(one, dict) and "$redacted" in one for one in members)
+        if isinstance(event, Message) and event.direction == ">":
+            is_redacted = '"$redacted"' in json.dumps(event.value)
+        if is_redacted:
             raise UsageError(
                 f"the request at {event.time:.3f} s on connection {event.connection} has a redacted prompt",
                 "it can be answered (lmtool trace serve --match prompt), not sent again",
             )
-
-
-def _is_redacted_message(event: Event) -> bool:
-    return isinstance(event, Message) and event.direction == ">" and '"$redacted"' in json.dumps(event.value)
 
 
 def _payload(event: Event) -> dict[str, object] | None:

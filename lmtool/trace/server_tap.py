@@ -62,9 +62,9 @@ class ServerTap(FrameTap):
         passing = list(events)
         for event in passing:
             if isinstance(event, Open):
-                self._traffic.note_open(event)
+                self._traffic.open[event.connection] = event
             elif isinstance(event, Close | Drop):
-                self._traffic.note_end(number)
+                self._traffic.open.pop(number, None)
         if self._record is not None:
             self._record(number, passing)
         self._traffic.emit(number, passing)

@@ -15,6 +15,7 @@ from lmtool.evergreen.config import SessionLimits
 from lmtool.evergreen.nodes import LeafCursor, Reference
 from lmtool.evergreen.session import ActionReceived, Session
 from lmtool.evergreen.status import ABORTED, Abort, abort_from
+from lmtool.trace.content import decoded
 from lmtool.trace.events import Close, Message
 from lmtool.trace.stream_events import INCOMPLETE, INPUT
 
@@ -218,16 +219,10 @@ def _value(node: Node) -> object:
     while (leaf := cursor.advance()) is not None:
         kind, role = ("", "") if leaf.metadata is None else (leaf.metadata.mimetype, leaf.metadata.role)
         uris = [{"ref": piece.uri} for piece in leaf.pieces if isinstance(piece, Reference)]
-        found.append([kind, role, _joined(leaf), *uris])
+        data = decoded(b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes)))
+        joined = data if isinstance(data, str) else {"base64": base64.b64encode(data).decode()}
+        found.append([kind, role, joined, *uris])
     return found
-
-
-def _joined(leaf: Node) -> object:
-    data = b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes))
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
 
 
 def _status(data: bytes) -> Abort | None:

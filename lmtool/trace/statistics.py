@@ -162,12 +162,9 @@ class TraceFigures:
                 self._end(figures)
 
     def _count(self, event: Event) -> None:
-        if isinstance(event, Frame):
-            self.counts["client_frames" if event.direction == ">" else "server_frames"] += 1
-        elif isinstance(event, Piece):
-            self.counts["server_frames"] += 1
-        elif isinstance(event, Request):
-            self.counts["client_frames"] += 1
+        if isinstance(event, Frame | Piece | Request):
+            is_sent = isinstance(event, Request) or (isinstance(event, Frame) and event.direction == ">")
+            self.counts["client_frames" if is_sent else "server_frames"] += 1
         elif isinstance(event, Open | Drop | Close):
             self.counts[{"Open": "connections", "Drop": "drops", "Close": "closes"}[type(event).__name__]] += 1
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.trace.codec import write_event
-from lmtool.trace.content import JsonText, parse_body, parse_frame, parse_sse_event
+from lmtool.trace.content import JsonText, decoded, parse_body, parse_frame, parse_sse_event
 from lmtool.trace.events import Frame, Open, Piece, Request
 from lmtool.trace.redaction import Redaction
 
@@ -77,20 +77,13 @@ class TrafficWatch:
 
     def __init__(self) -> None:
         self._watchers: list[TrafficWatcher] = []
-        self._open: dict[int, Open] = {}
+        self.open: dict[int, Open] = {}
+        """Connections by number, to tell who watches later."""
 
     @property
     def watched(self) -> bool:
         """Whether somebody watches."""
         return bool(self._watchers)
-
-    def note_open(self, event: Open) -> None:
-        """Know of a connection, to tell who watches later."""
-        self._open[event.connection] = event
-
-    def note_end(self, connection: int) -> None:
-        """Forget a connection."""
-        self._open.pop(connection, None)
 
     def emit(self, connection: int, events: Iterable[Event]) -> None:
         """Hand on the events of a connection."""
@@ -106,7 +99,7 @@ class TrafficWatch:
         if len(self._watchers) >= MAX_WATCHERS:
             return None
         watcher = TrafficWatcher(self, connection, notify)
-        before = [_opened(event, now) for number, event in self._open.items() if number != connection]
+        before = [_opened(event, now) for number, event in self.open.items() if number != connection]
         watcher.add([line for event in before if (line := _line(event)) is not None])
         self._watchers.append(watcher)
         return watcher
@@ -133,9 +126,9 @@ def _exact(event: Event) -> Event:
     if isinstance(event, Frame):
         return replace(event, content=event.wire())
     if isinstance(event, Piece):
-        return replace(event, content=_text(event.wire()))
+        return replace(event, content=decoded(event.wire()))
     if isinstance(event, Request) and event.body is not None:
-        return replace(event, body=_text(event.wire_body()))
+        return replace(event, body=decoded(event.wire_body()))
     return event
 
 
@@ -149,10 +142,3 @@ def taken_apart(event: Event) -> Event:
     if isinstance(event, Request) and event.body is not None:
         return replace(event, body=parse_body(event.wire_body(), "msgspec"))
     return event
-
-
-def _text(data: bytes) -> str | bytes:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data

@@ -10,6 +10,8 @@ from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
+from lmtool.trace.content import decoded
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -94,7 +96,8 @@ class WebSocketStream:
                 self._add(opcode, b"", error.size, final=final)
                 continue
             if frame.opcode is Opcode.CLOSE:
-                self._items.append(_close_frame(bytes(frame.data)))
+                code = int.from_bytes(frame.data[:2], "big") if len(frame.data) > 1 else None
+                self._items.append(CloseFrame(code, bytes(frame.data[2:]).decode("utf-8", "replace")))
             elif frame.opcode not in (Opcode.PING, Opcode.PONG):
                 self._add(opcode, bytes(frame.data), len(frame.data), final=final)
 
@@ -118,13 +121,4 @@ class WebSocketStream:
     def _message(self) -> str | bytes:
         message = b"".join(self._fragments)
         self._fragments = []
-        try:
-            return message.decode() if self._text else message
-        except UnicodeDecodeError:
-            return message
-
-
-def _close_frame(payload: bytes) -> CloseFrame:
-    if len(payload) < 2:
-        return CloseFrame(None, "")
-    return CloseFrame(int.from_bytes(payload[:2], "big"), payload[2:].decode("utf-8", "replace"))
+        return decoded(message) if self._text else message

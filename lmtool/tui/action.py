@@ -92,7 +92,7 @@ class Keymap(Generic[C]):
                 near = get_close_matches(name, self._by_id, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"possible: {', '.join(self._by_id)}"
                 raise UsageError(f"[inspect.keys]: there is no action {name!r}", hint)
-            for key in _split(keys):
+            for key in [","] if keys.strip() == "," else filter(None, map(str.strip, keys.split(","))):
                 if own.setdefault(key, name) != name:
                     raise UsageError(f"[inspect.keys]: {key!r} is given to {own[key]!r} and to {name!r}", "choose one")
         return own
@@ -129,11 +129,6 @@ class Keymap(Generic[C]):
     def of_pane(self, pane: str) -> list[Action[C]]:
         """Actions that mean something in a pane."""
         return [action for action in self.actions if {pane, EVERY} & set(action.panes.split())]
-
-
-def _split(keys: str) -> list[str]:
-    """`p, space` as keys; a comma alone is the comma key."""
-    return [","] if keys.strip() == "," else [key.strip() for key in keys.split(",") if key.strip()]
 
 
 def key_label(key: str) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from lmtool.logprobs.distribution import least_divergence, sum_by_name
 from lmtool.logprobs.mode import MEANINGS
-from lmtool.tui.request_builder import begun_of, common_length, context_of
+from lmtool.trace.diff import first_difference
+from lmtool.tui.request_builder import begun_of, context_of
 
 if TYPE_CHECKING:
     from array import array
@@ -117,7 +118,7 @@ def _own_prefixes(a: Side, b: Side, *, by_ids: bool) -> tuple[Prefix, Prefix] | 
             return OTHER_PROMPTS
         ours, theirs = begun_of(a.view, a.stream), begun_of(b.view, b.stream)
     candidates: tuple[Prefix, Prefix] = (ours, theirs) if by_ids else (_bytes(a, ours), _bytes(b, theirs))
-    return candidates if common_length(*candidates) == min(map(len, candidates)) else OTHER_PROMPTS
+    return candidates if first_difference(*candidates) == min(map(len, candidates)) else OTHER_PROMPTS
 
 
 def _context(side: Side, *, by_ids: bool) -> object:
@@ -171,7 +172,7 @@ def _by_ids(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str,
     """By position in the sequence."""
     rows, shift = (a.rows, b.rows), tuple(map(len, prefixes))
     whole = [*prefixes[0], *a.ids], [*prefixes[1], *b.ids]
-    common = common_length(*whole)
+    common = first_difference(*whole)
     return Alignment(
         by_ids=True,
         same=common - min(shift),
@@ -188,7 +189,7 @@ def _by_ids(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str,
 def _by_text(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str, ...]) -> Alignment:
     """By the bytes of both sequences, tokens that begin and end at the same ones being equal."""
     ours, theirs = _Cut(a, bytes(prefixes[0])), _Cut(b, bytes(prefixes[1]))
-    common = common_length(ours.whole, theirs.whole)
+    common = first_difference(ours.whole, theirs.whole)
     shared, longer = sorted((ours.edges[0], theirs.edges[0]))
     spans, others = ours.spans(longer, common), theirs.spans(longer, common)
     alike = [span for span in spans if span in others]

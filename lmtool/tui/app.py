@@ -154,7 +154,10 @@ class InspectorApp(ActionContext):
                 loop.add_signal_handler(number, self.exit, 128 + number)
             if sys.__stdin__ is not None and sys.__stdin__.isatty():
                 self.set_interval(1.0, self._leave_lost_terminal)
-            _collect_rarely()
+            # Full collections take a tenth of a second, in which no key is handled: leave out what stays, be rare.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(10_000, 20, 50)
         self._drawn_at = time.monotonic()
         self.set_interval(TICK, self._tick)
         if isinstance(self.lines, TraceFile):
@@ -347,13 +350,6 @@ class InspectorApp(ActionContext):
         if self.failure is None:
             self.failure = getattr(error, "error", None) or error
             self.exit(_CRASHED)
-
-
-def _collect_rarely() -> None:
-    """Full collections take a tenth of a second, in which no key is handled: leave out what stays, make them rare."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 async def run_inspector(

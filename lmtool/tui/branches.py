@@ -76,14 +76,8 @@ class Branches:
         text = visible(view.state.text(stream, min(count, 200)))
         room = max(8, columns - width(lead) - width(label) - len(figure) - 6)
         shown = cut(text, room, signs[1])
-        lines: list[Line] = [
-            [
-                Run(lead, "dim"),
-                Run(f"{visible(label)} ", "accent", stream.index),
-                Run(shown, here, stream.index),
-                Run(figure, "dim"),
-            ]
-        ]
+        name = Run(f"{visible(label)} ", "accent", stream.index)
+        lines: list[Line] = [[Run(lead, "dim"), name, Run(shown, here, stream.index), Run(figure, "dim")]]
         children = sorted((b for b in self.branches if b.parent == label), key=lambda b: b.position)
         for branch in children:
             indent = "   " * depth

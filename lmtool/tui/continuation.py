@@ -89,7 +89,10 @@ class Continuation:
         return self._behind(MixedPrompt((*parts, *more)), len(kept)), ""
 
     def _behind(self, prompt: Prompt, used: int) -> GenerateRequest:
-        return replace(self.request, prompt=prompt, sampling=_remaining(self.request.sampling, used))
+        """A request for what comes after `used` tokens. A repetition penalty counts the prompt as well: it stays."""
+        sampling = self.request.sampling
+        most, least = max(FEWEST_TOKENS, sampling.max_tokens - used), max(0, sampling.min_tokens - used)
+        return replace(self.request, prompt=prompt, sampling=replace(sampling, max_tokens=most, min_tokens=least))
 
     def _as_prefill(
         self, prompt: ChatPrompt, kept: tuple[int, ...], text: str, server: Abilities
@@ -122,15 +125,6 @@ class Continuation:
 def _room(sampling: SamplingParams, used: int) -> SamplingParams:
     """The parameters of a stream that has `used` tokens already, so that it may have some more."""
     return replace(sampling, max_tokens=max(sampling.max_tokens, used + FEWEST_TOKENS))
-
-
-def _remaining(sampling: SamplingParams, used: int) -> SamplingParams:
-    """The parameters for what comes after `used` tokens. A repetition penalty counts the prompt as well: it stays."""
-    return replace(
-        sampling,
-        max_tokens=max(FEWEST_TOKENS, sampling.max_tokens - used),
-        min_tokens=max(0, sampling.min_tokens - used),
-    )
 
 
 @dataclass(frozen=True, slots=True)

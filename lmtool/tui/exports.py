@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 from rich.color import Color
@@ -67,35 +68,29 @@ def write(form: str, view: View, folder: Path) -> Path:
     stream = view.current
     if stream is None:
         raise UsageError("there is no stream yet")
-    stem = f"stream-{re.sub(r'[^A-Za-z0-9.]+', '-', stream.label)[:80]}"
-    for number in range(1, 1000):
-        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}{FORMS[form].ending}"
-        if not path.exists():
-            break
+    path = free_path(folder, f"stream-{re.sub(r'[^A-Za-z0-9.]+', '-', stream.label)[:80]}", FORMS[form].ending)
     write_to(path, form, view, stream)
     return path
+
+
+def free_path(folder: Path, stem: str, ending: str) -> Path:
+    """A path of this folder that nothing has: with a number, from 2, where it must be."""
+    names = (f"{stem}{'' if number == 1 else f'-{number}'}{ending}" for number in count(1))
+    return next(path for name in names if not (path := folder / name).exists())
 
 
 def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bool | None = None) -> None:
     """Write a stream up to the moment into a file. overwrite: as for `TraceWriter`. Raises `FileError`."""
     texts = FORMS[form].texts
     if texts is None:
-        _write_trace(path, view, stream, overwrite=overwrite)
+        known = {"name": view.state.model, "vocab_size": view.state.vocab_size}
+        model = {name: value for name, value in known.items() if value is not None}
+        header = Header(by="lmtool inspect", title=f"stream {stream.label}", model=model, json="msgspec")
+        write_trace(path, header, events_of(view, stream), overwrite=overwrite)
         return
     text = "".join(texts(view, stream))
     with in_place_of(path, overwrite=overwrite) as new:
         new.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _write_trace(path: Path, view: View, stream: Stream, *, overwrite: bool | None) -> None:
-    model = {"name": view.state.model, "vocab_size": view.state.vocab_size}
-    header = Header(
-        by="lmtool inspect",
-        title=f"stream {stream.label}",
-        model={name: value for name, value in model.items() if value is not None},
-        json="msgspec",
-    )
-    write_trace(path, header, events_of(view, stream), overwrite=overwrite)
 
 
 def events_of(view: View, stream: Stream) -> Iterator[Event]:
@@ -287,10 +282,6 @@ def rgb(number: int) -> str:
     return Color.from_ansi(number).get_truecolor().hex
 
 
-def _csv(view: View, stream: Stream) -> Iterator[str]:
-    return formats.as_csv(Header(), events_of(view, stream), stream.choice)
-
-
 def _markdown(view: View, stream: Stream) -> Iterator[str]:
     return formats.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
 
@@ -309,7 +300,7 @@ class Form:
 
 FORMS: Mapping[str, Form] = {
     "trace": Form(".lmtp.jsonl", "a trace with this stream alone", None),
-    "csv": Form(".csv", "a table: one row a token", _csv),
+    "csv": Form(".csv", "a table: one row a token", lambda v, s: formats.as_csv(Header(), events_of(v, s), s.choice)),
     "markdown": Form(".md", "a document: request and text", _markdown),
     "ansi": Form(".ansi", "text with colours, for less -R", _ansi),
     "svg": Form(".svg", "a picture of the coloured text", _svg),

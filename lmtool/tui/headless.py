@@ -9,8 +9,8 @@ import sys
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from lmtool.errors import FileError, UsageError
-from lmtool.trace.writer import exists
+from lmtool.errors import UsageError
+from lmtool.trace.writer import in_place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,15 +109,10 @@ async def save_snapshot(
     from lmtool.tui.event_store import TraceFile
 
     sides = size_of(size)
-    if target.exists() and not force:  # noqa: ASYNC240 - once, before anything is drawn
-        raise exists(target, force=True)
-    with ExitStack() as opened:
+    with in_place_of(target, overwrite=force) as new, ExitStack() as opened:
         first, *rest = [opened.enter_context(closing(TraceFile(file))) for file in files[:2]]
         svg = await snapshot(first, options, sides, other=rest[0] if rest else None)
-    try:
-        target.write_text(svg, encoding="utf-8")  # noqa: ASYNC240 - as above
-    except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror}") from None
+        new.write_text(svg, encoding="utf-8")
     return f"{target} shows {files[0]} at {sides[0]}x{sides[1]}"
 
 

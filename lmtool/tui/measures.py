@@ -42,11 +42,7 @@ class Measures:
         """What is known of the distribution that a token was sampled from."""
         stream, logprob = self.state.stream_of(row), self.state.tokens.logprob(row)
         return Distribution.of(
-            self.name(row),
-            logprob,
-            self._as_sent(row),
-            stream.top_logprobs,
-            unnormalised=stream.divided_by_temperature,
+            self.name(row), logprob, self._as_sent(row), stream.top_logprobs, unnormalised=stream.divided_by_temperature
         )
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:

@@ -48,11 +48,8 @@ def own_entries(event: Event, labels: Collection[str]) -> list[Entry]:
     """What a server's frame says of these streams, entry by entry."""
     if not isinstance(event, Frame):
         return []
-    return [one for one in event.answer()[1] if _label(event, one) in labels]
-
-
-def _label(frame: Frame, entry: Entry) -> str:
-    return f"{frame.connection}/{stream_name(stream_key(entry.get('stream_id')))}"
+    named = ((stream_name(stream_key(one.get("stream_id"))), one) for one in event.answer()[1])
+    return [one for name, one in named if f"{event.connection}/{name}" in labels]
 
 
 def without_other_streams(event: Event, labels: Collection[str]) -> Event:

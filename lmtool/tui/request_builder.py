@@ -11,6 +11,7 @@ from lmtool.errors import LmtoolError, UsageError
 from lmtool.lmtp.codec import decode_request
 from lmtool.lmtp.messages import Generate, Score
 from lmtool.trace.content import JsonText
+from lmtool.trace.diff import first_difference
 from lmtool.trace.events import Frame, Request
 from lmtool.trace.stream_events import PROMPT_MEMBERS
 from lmtool.tui.continuation import Continuation
@@ -243,8 +244,8 @@ class EditableText:
         own = self.line
         if line == own:
             return TextToScore(self.prompt, self.ids, "", (), line, self.model)
-        head = common_length(own, line)
-        tail = common_length(own[head:][::-1], line[head:][::-1])
+        head = first_difference(own, line)
+        tail = first_difference(own[head:][::-1], line[head:][::-1])
         ends = list(accumulate((len("".join(map(visible, text))) for text in self.texts), initial=0))
         cuts = [i for i in range(len(ends)) if i == 0 or (self.whole[i - 1] and self.texts[i - 1])]
         first = max(i for i in cuts if ends[i] <= head)
@@ -271,9 +272,3 @@ def editable_text(view: View, stream: Stream) -> EditableText:
         whole.append(not decoder.getstate()[0])
     texts = tuple(view.state.texts.text_at(stream, i) for i in range(count))
     return EditableText(prompt_of(view, message), ids, texts, tuple(whole), message.request.model)
-
-
-def common_length(ours: Sequence[object], theirs: Sequence[object]) -> int:
-    """Elements that are equal from the first one on."""
-    pairs = zip(ours, theirs, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(ours), len(theirs)))

@@ -23,14 +23,7 @@ RULED_OUT = -100.0
 """A bias with which no token is sampled (LMQL's masks have it)."""
 _LARGE = (*PROMPT_MEMBERS, "generated", "logit_bias", "stream_id", "model", "stream", "tools")
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_SHORT = {
-    "temperature": "t",
-    "top_p": "p",
-    "top_k": "k",
-    "top_logprobs": "top",
-    "seed": "seed",
-    "min_p": "min_p",
-}
+_SHORT = {"temperature": "t", "top_p": "p", "top_k": "k", "top_logprobs": "top", "seed": "seed", "min_p": "min_p"}
 _CONSTRAINTS = ("constraint", "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
 
 

@@ -89,8 +89,8 @@ class State:
         places: list[int] = []
         lines: list[TokenLine] = []
         for event, offset in zip(events, [0] * len(events) if offsets is None else offsets, strict=True):
-            entries = _token_entries(event)
-            if entries:
+            command, answer = event.answer() if isinstance(event, Frame) else (None, [])
+            if command == "TOKEN" and (entries := frames.token_entries(answer)):
                 places.append(offset)
                 lines.append(TokenLine(event.time, "<", event.connection, "TOKEN", entries))
                 continue
@@ -332,12 +332,6 @@ def _counts(frames: Sequence[int], size: int) -> list[int]:
     for frame in frames:
         counts[frame] += 1
     return counts
-
-
-def _token_entries(event: Event) -> list[TokenEntry]:
-    """Entries of a TOKEN frame; empty for every other event."""
-    command, entries = event.answer() if isinstance(event, Frame) else (None, [])
-    return frames.token_entries(entries) if command == "TOKEN" else []
 
 
 def _direction(event: Event) -> int:

@@ -185,7 +185,9 @@ def timing_of(stream: Stream, count: int, tokens: TokenLog, frames: FrameLog) ->
     first = frames.times[tokens.frames[stream.rows[0]]]
     rows = stream.rows[max(0, count - WINDOW) : count]
     last = frames.times[tokens.frames[rows[-1]]]
-    together = bisect_left(stream.rows, _next_row(frames, tokens.frames[stream.rows[0]], len(tokens)), 0, count)
+    next_frame = tokens.frames[stream.rows[0]] + 1
+    next_row = frames.first_tokens[next_frame] if next_frame < len(frames) else len(tokens)
+    together = bisect_left(stream.rows, next_row, 0, count)
     rate = (count - together) / (last - first) if last > first else None
     return Timing(first - stream.started_at, rate, *_gaps([tokens.frames[row] for row in rows], frames))
 
@@ -204,7 +206,3 @@ def _gaps(carriers: list[int], frames: FrameLog) -> tuple[tuple[float, ...], flo
     distinct = list(dict.fromkeys(carriers))
     times = [frames.times[frame] for frame in distinct]
     return tuple(later - earlier for earlier, later in pairwise(times)), len(carriers) / len(distinct)
-
-
-def _next_row(frames: FrameLog, frame: int, tokens: int) -> int:
-    return frames.first_tokens[frame + 1] if frame + 1 < len(frames) else tokens

@@ -160,10 +160,7 @@ class Styles:
         self.version += 1
 
     def _of(self, names: str) -> Style:
-        style = Style.null()
-        for name in names.split():
-            style += self._table.get(name, Style.null())
-        return style
+        return sum((self._table.get(name, Style.null()) for name in names.split()), Style.null())
 
 
 def _colored(variables: Mapping[str, str], palette: Palette, *, dark: bool, sixteen: bool) -> dict[str, Style]:

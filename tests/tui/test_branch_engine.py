@@ -14,6 +14,7 @@ from lmtool.lmtp.client import LmtpClient
 from lmtool.streams import stream
 from lmtool.text.tokenizer import load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
+from lmtool.trace.diff import first_difference
 from lmtool.trace.events import Frame, Request
 from lmtool.trace.proxy import parse_target
 from lmtool.tui.alignment import Side, compare
@@ -22,7 +23,7 @@ from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.what_if import WhatIfDocument
 from lmtool.tui.event_store import EventStore
 from lmtool.tui.http_continuation import _ids_in, continue_answer, whole_answer
-from lmtool.tui.request_builder import branch, common_length, editable_text, request_of
+from lmtool.tui.request_builder import branch, editable_text, request_of
 from lmtool.tui.sources.connect import ConnectSource
 from lmtool.tui.sources.http_requests import HttpRequestSource
 from lmtool.tui.sources.requests import TextToScore
@@ -232,7 +233,7 @@ class TestHttp:
                 Side(seen.view, parent), Side(seen.view, child, (seen.view.state.find(origin) or parent, text_begun))
             )
             ours, theirs = seen.view.state.text(parent), answer.text + seen.view.state.text(child)
-            assert found.alignment.characters == common_length(ours, theirs)
+            assert found.alignment.characters == first_difference(ours, theirs)
             assert found.notes == ("tokens without ids: aligned by text",)
 
     @pytest.mark.parametrize("told", [RETURN_IDS, {}], ids=["ids-told", "pieces"])

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 _SHOWN = 40
 
 
-def stats(
-    common: Common,
-    file: TraceFile,
-    as_json: bool = option(False, "One JSON object.", flag="--json"),
-) -> None:
+def stats(common: Common, file: TraceFile, as_json: bool = option(False, "One JSON object.", flag="--json")) -> None:
     """Print how many tokens, how fast, and how each stream ended."""
     import json
 

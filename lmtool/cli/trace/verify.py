@@ -79,19 +79,15 @@ async def verify(
             nonlocal left
             left -= 1
             progress.clear()
-            _show(out, one)
+            for line in one.lines:
+                out.line(line)
+            if one.trace:
+                out.line(f"    lmtool inspect {one.recorded} {one.trace}")
+                out.line(f"    lmtool trace diff {one.recorded} {one.trace}")
             progress.show(f"{left} checks left")
 
         outcomes = await verification.run(plan, located, jobs, finished)
     _finish(out, outcomes, plan, written=report is not None)
-
-
-def _show(out: Output, outcome: RecordingOutcome) -> None:
-    for line in outcome.lines:
-        out.line(line)
-    if outcome.trace:
-        out.line(f"    lmtool inspect {outcome.recorded} {outcome.trace}")
-        out.line(f"    lmtool trace diff {outcome.recorded} {outcome.trace}")
 
 
 def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, written: bool) -> None:

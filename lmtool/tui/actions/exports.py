@@ -26,12 +26,7 @@ def is_recording(app: ActionContext) -> str:
 def _new_path(app: ActionContext, ending: str) -> Path:
     """A file of this second in the user's folder, named so that they sort by time."""
     stem = f"lmtool-inspect-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    path = app.options.folder / f"{stem}{ending}"
-    number = 1
-    while path.exists():
-        number += 1
-        path = app.options.folder / f"{stem}-{number}{ending}"
-    return path
+    return exports.free_path(app.options.folder, stem, ending)
 
 
 def record(app: ActionContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
@@ -307,11 +308,12 @@ def prefixes(app: ActionContext) -> None:
         app.say_error(error)
         return
 
-    def go(target: int) -> None:
-        app.view.choose_stream(target)
-        app.main.tie()
+    app.read("Prompts", ListDocument(lines, cursor=app.glyphs.cursor), partial(_go_to_stream, app))
 
-    app.read("Prompts", ListDocument(lines, cursor=app.glyphs.cursor), go)
+
+def _go_to_stream(app: ActionContext, number: int) -> None:
+    app.view.choose_stream(number)
+    app.main.tie()
 
 
 def tree(app: ActionContext) -> None:
@@ -322,13 +324,6 @@ def tree(app: ActionContext) -> None:
     lines = app.branches.lines(app.view, stream.label, columns, ascii_only=app.options.ascii)
     if len(lines) < 2:
         key = app.keys.sign("branch")
-        lines += [
-            [],
-            [Run(f"no branches yet: {key} on an alternative (pane 3) goes on from it in a new stream", "dim")],
-        ]
-
-    def go(target: int) -> None:
-        app.view.choose_stream(target)
-        app.main.tie()
-
-    app.read("Branches", ListDocument(lines, cursor=app.glyphs.cursor), go)
+        advice = f"no branches yet: {key} on an alternative (pane 3) goes on from it in a new stream"
+        lines += [[], [Run(advice, "dim")]]
+    app.read("Branches", ListDocument(lines, cursor=app.glyphs.cursor), partial(_go_to_stream, app))

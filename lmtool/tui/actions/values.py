@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from lmtool.errors import UsageError
 from lmtool.logprobs.heat import MODES, Palette
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from lmtool.tui.actions.context import ActionContext
 
+C = TypeVar("C", bound=str)
 PALETTES: tuple[Palette, ...] = get_args(Palette)
 
 
@@ -32,7 +33,7 @@ def _line(*words: str) -> str:
     return " ".join(word if word.isupper() else shlex.quote(word) for word in words)
 
 
-def _one_of(value: str, choices: Iterable[str], what: str) -> str:
+def _one_of(value: str, choices: Iterable[C], what: str) -> C:
     """The choice of this name, or the only one that begins with it. Raises `UsageError`."""
     names = list(choices)
     fits = [name for name in names if name == value] or [name for name in names if name.startswith(value)]
@@ -57,17 +58,17 @@ def _number(value: str, what: str, least: float = 0.0) -> float:
 
 def set_heat(app: ActionContext, value: str) -> None:
     """Colour by this. Raises `UsageError`."""
-    app.view.heat = next(mode for mode in MODES if mode == _one_of(value, MODES, "heat"))
+    app.view.heat = _one_of(value, MODES, "heat")
 
 
 def set_mode(app: ActionContext, value: str) -> None:
     """Show tokens in this way. Raises `UsageError`."""
-    app.view.mode = next(mode for mode in VIEWS if mode == _one_of(value, VIEWS, "view"))
+    app.view.mode = _one_of(value, VIEWS, "view")
 
 
 def set_palette(app: ActionContext, value: str) -> None:
     """Use these colours for the heat. Raises `UsageError`."""
-    app.view.palette = next(name for name in PALETTES if name == _one_of(value, PALETTES, "palette"))
+    app.view.palette = _one_of(value, PALETTES, "palette")
     app.restyle()
 
 
@@ -78,8 +79,7 @@ def set_theme(app: ActionContext, value: str) -> None:
 
 def set_uncertainty(app: ActionContext, value: str) -> None:
     """Go to uncertain tokens by this figure. Raises `UsageError`."""
-    name = _one_of(value, UNCERTAINTIES, "uncertainty")
-    app.view.uncertainty = next(one for one in UNCERTAINTIES if one == name)
+    app.view.uncertainty = _one_of(value, UNCERTAINTIES, "uncertainty")
 
 
 def set_threshold(app: ActionContext, value: str) -> None:

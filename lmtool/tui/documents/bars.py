@@ -43,22 +43,18 @@ def header(view: View, status: Status, glyphs: Glyphs, columns: int) -> Line:
     """One line: what is watched, how it goes, when it is."""
     wide = columns >= 90
     time = f" {_clock(view.time)} "
-    model = visible(cut(view.state.model or "", 24))
+    model, open_now = visible(cut(view.state.model or "", 24)), view.state.connections
+    connections = f"  {open_now} connection{'s' * (open_now != 1)}" if columns >= 100 and open_now else ""
     parts: Line = [
         *_life(view, status, glyphs, wide=wide),
         Run(f"  {visible(status.title)}" if wide else f" {visible(cut_left(status.title, 16))}"),
         Run(f"  {model}" if wide and model else "", "title"),
-        Run(f"  {_connections(view)}" if columns >= 100 and view.state.connections else "", "dim"),
+        Run(connections, "dim"),
         *_counts(view, glyphs),
         Run(f"  rec {visible(status.recording)}" if status.recording else "", "error"),
     ]
     left = fitted(parts, columns - len(time))
     return [*left, Run(" " * (columns - len(time) - length(left))), Run(time, "title")]
-
-
-def _connections(view: View) -> str:
-    number = view.state.connections
-    return f"{number} connection{'s' * (number != 1)}"
 
 
 def _life(view: View, status: Status, glyphs: Glyphs, *, wide: bool) -> Line:

@@ -124,7 +124,9 @@ class ComparisonDocument(Document):
                 " " if value is None else self._glyphs.spark[min(7, int(value / top * 8))]
                 for value in result.divergences[-SPARK:]
             )
-            least = f"least KL of B from A by the alternatives of both: up to {_nats(max(divergences))} nats"
+            most = max(divergences)  # small differences are what one looks for
+            nats = numbers.figure(most) if most >= 1 else f"{most:.2g}"
+            least = f"least KL of B from A by the alternatives of both: up to {nats} nats"
             lines.append([Run(least, "dim"), Run(spark, "spark")])
         return lines
 
@@ -171,8 +173,3 @@ def _wrapped(phrase: Run, columns: int) -> list[Run]:
 
 def _counted(number: int, what: str) -> str:
     return f"{numbers.count(number)} {what}{'' if number == 1 else 's'}"
-
-
-def _nats(value: float) -> str:
-    """Small differences are what one looks for."""
-    return numbers.figure(value) if value >= 1 else f"{value:.2g}"

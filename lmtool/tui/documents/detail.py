@@ -198,15 +198,11 @@ class DetailDocument(ViewDocument):
             phrases.append(Run(f"{_ids(stream.ruled_out)} forbidden", "accent"))
         if row is not None and stream.logprobs_mode == "biased" and self._is_forced(row, stream):
             phrases.append(Run("forced: nothing else was allowed", "accent"))
-        lines = flow(phrases, columns) + _members(stream, columns) + self._nodes(stream, columns)
+        lines = flow(phrases, columns) + _members(stream, columns)
+        tree = () if stream.nodes is None else stream.nodes.lines()
+        lines += [fitted([Run("  " * depth), Run(visible(words), "dim")], columns) for depth, words in tree]
         lines += broken([Run(visible(stream.failure), "error")], columns) if stream.failure else []
         return lines + ([[Run(f"usage: {stream.usage}", "dim")]] if stream.usage is not None else [])
-
-    @staticmethod
-    def _nodes(stream: Stream, columns: int) -> list[Line]:
-        """The inputs and outputs of an action, each a tree of nodes."""
-        tree = () if stream.nodes is None else stream.nodes.lines()
-        return [fitted([Run("  " * depth), Run(visible(words), "dim")], columns) for depth, words in tree]
 
     def _is_forced(self, row: int, stream: Stream) -> bool:
         """Whether no other token was possible: alternatives were requested, and there is none."""
@@ -217,17 +213,12 @@ class DetailDocument(ViewDocument):
 def _members(stream: Stream, columns: int) -> list[Line]:
     """Which member of a gateway's pool answered, and every call that the gateway made."""
     attempts = [visible(attempt) for attempt in stream.attempts.split(", ") if attempt]
-    answered = [attempt.partition(" ")[0] for attempt in attempts if _began(attempt)]
+    answered = [attempt.partition(" ")[0] for attempt in attempts if _succeeded(attempt) or " broke off" in attempt]
     first = stream.seams[0].before if stream.seams else stream.member
     member = visible(first) or next(iter(answered), "")
     phrases = [Run(f"answered by {member}", "accent")] if member else []
     phrases += [Run(f"from character {seam.at} on by {visible(seam.after)}", "accent") for seam in stream.seams]
     return flow([*phrases, *(Run(one, "dim" if _succeeded(one) else "error") for one in attempts)], columns)
-
-
-def _began(attempt: str) -> bool:
-    """Whether it brought the answer, or its beginning."""
-    return _succeeded(attempt) or " broke off" in attempt
 
 
 def _succeeded(attempt: str) -> bool:

@@ -48,7 +48,8 @@ def _shared(view: View, streams: Sequence[Stream]) -> list[tuple[SharedPrefix, S
     sharing = PrefixSharing()
     found: list[tuple[SharedPrefix, Stream]] = []
     for stream in streams:
-        started = _request(view, stream)
+        steps = Answers(stream_of).follow(view.lines.whole(stream.frame))
+        started = next((step for step in steps if isinstance(step, RequestStarted)), None)
         if started is None:
             continue
         started.label = stream.label
@@ -56,12 +57,6 @@ def _shared(view: View, streams: Sequence[Stream]) -> list[tuple[SharedPrefix, S
         shared.usage = stream.usage or _counted(view, stream)
         found.append((shared, stream))
     return found
-
-
-def _request(view: View, stream: Stream) -> RequestStarted | None:
-    """The request of a stream; None where the frame is none of its own."""
-    steps = Answers(stream_of).follow(view.lines.whole(stream.frame))
-    return next((step for step in steps if isinstance(step, RequestStarted)), None)
 
 
 def _counted(view: View, stream: Stream) -> TokenUsage | None:

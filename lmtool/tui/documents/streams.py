@@ -38,11 +38,7 @@ class StreamsDocument(ViewDocument):
     heads = 1
 
     def __init__(
-        self,
-        view: View,
-        glyphs: Glyphs,
-        advice: Callable[[], str] = str,
-        explain: Callable[[str], object] = str,
+        self, view: View, glyphs: Glyphs, advice: Callable[[], str] = str, explain: Callable[[str], object] = str
     ) -> None:
         """advice: what can be done while there is no stream at all. explain: called with a column that was clicked."""
         super().__init__(view, glyphs)
@@ -143,14 +139,11 @@ class _Shape:
         self._figures = columns >= 44
         self._times = columns >= 70
         self._last = columns >= 104
-        used = 3 + sum(wide + 1 for wide in self._fixed()) + STATE
+        fixed = [6, 5, 9, *[6] * self._figures, *[7, 7, 6] * self._times, *[12] * self._last]
+        used = 3 + sum(wide + 1 for wide in fixed) + STATE
         room = max(0, columns - used) if self._times else 0
         self._params = 22 if room >= 56 else 13 if room >= 30 else 0
         self._prompt = min(48, room - (self._params + 1 if self._params else 0) - 1)
-
-    def _fixed(self) -> list[int]:
-        figures, times, last = [6] * self._figures, [7, 7, 6] * self._times, [12] * self._last
-        return [6, 5, 9, *figures, *times, *last]
 
     def heading(self) -> str:
         """The names of the columns."""

@@ -109,7 +109,8 @@ class Layout:
         texts, ids = self._state.texts, self._state.tokens.ids
         while self.count < count:
             position = self.count
-            if self._section_at(position):
+            sections = self._stream.sections
+            if self._sections < len(sections) and sections[self._sections].position == position:
                 if self._put_section(position):
                     continue
             elif position and self._thoughts_end(position):
@@ -118,11 +119,6 @@ class Layout:
             self._begin(text)
             self.line_of.append(len(self.lines) - 1)
             self._put(position, text)
-
-    def _section_at(self, position: int) -> bool:
-        """Whether a section begins with a token."""
-        sections = self._stream.sections
-        return self._sections < len(sections) and sections[self._sections].position == position
 
     def _put_section(self, position: int) -> bool:
         """Put the rule of the next section; whether the token stands in it, as the name of a tool does."""

@@ -32,13 +32,7 @@ PLACES = 1000
 """Places of a slider that a click can mean."""
 _HEADS = 12
 """Columns of a slider's name."""
-_UNSEEN = (
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logits_processors",
-    "min_tokens",
-)
+_UNSEEN = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logits_processors", "min_tokens")
 _NEUTRAL = {"repetition_penalty": 1}
 
 
@@ -240,17 +234,14 @@ class WhatIfDocument(Document):
         first, count = self.first_other(), self.stream.count(self._view.token_count)
         open_ = sum(one is None or one.token is None for one in self._steps[: first if first is not None else None])
         if first is not None:
-            token = self._steps[first].token  # type: ignore[union-attr] # `first_other` found it
-            words.append(
-                Run(f"first other token of the stream: #{first} {self._view.measures.quote(token or 0)}", "title")
-            )
+            token = self._view.measures.quote(self._steps[first].token or 0)  # type: ignore[union-attr] # `first_other` found it
+            words.append(Run(f"first other token of the stream: #{first} {token}", "title"))
         elif len(self._steps) >= count:
             words.append(Run("the stream goes the same way" if not open_ else "no other token is sure", "title"))
         else:
             words.append(Run(f"looked at {len(self._steps)} of {count}", "dim"))
-        words += (
-            [Run(f"{open_} before it not known" if first is not None else f"{open_} not known", "dim")] if open_ else []
-        )
+        if open_:
+            words.append(Run(f"{open_} before it not known" if first is not None else f"{open_} not known", "dim"))
         return flow(words, columns)
 
     def _chances(self, step: WhatIf[int | str | bytes], row: int, columns: int) -> list[Line]:

@@ -115,7 +115,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._text.can_focus = self._below.can_focus = False
         bar = partial(LineBar, styles=styles)
         self.header = bar(lambda columns: [bars.header(view, inspector.status_now, glyphs, columns)], id="header")
-        self.tabs = bar(self._tabs, id="tabs")
+        self.tabs = bar(lambda columns: [bars.tabs(NAMES, self.pane, self._beyond(self.current), columns)], id="tabs")
         self._rule = bar(lambda columns: [bars.text_rule(view, glyphs, columns)], id="parting")
         self._legend = bar(self._legend_line, id="legend")
         self._token = bar(lambda columns: [bars.peek(view, glyphs, columns)], id="token")
@@ -320,9 +320,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
             names["detail"] = f"3 Token {visible(view.state.stream_of(row).label)} #{view.position(row)}"
         # A sign as well: without colours a border looks like any other.
         return {name: f"{glyphs.cursor if name == self.pane_name else ''}{title}" for name, title in names.items()}
-
-    def _tabs(self, columns: int) -> list[Line]:
-        return [bars.tabs(NAMES, self.pane, self._beyond(self.current), columns)]
 
     def _legend_line(self, columns: int) -> list[Line]:
         inspector = self._inspector

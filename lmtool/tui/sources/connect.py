@@ -67,11 +67,7 @@ class ConnectSource(Source):
     def connect_to(self, endpoint: str | Endpoint) -> RequestSource:
         """Send requests there. Raises `UsageError`."""
         self._requests = RequestSource(
-            endpoint,
-            self._pipeline,
-            self._numbers.__next__,
-            model=self._model,
-            find_tokenizer=self._find_tokenizer,
+            endpoint, self._pipeline, self._numbers.__next__, model=self._model, find_tokenizer=self._find_tokenizer
         )
         self._http = http_requests(endpoint, self._pipeline, self._numbers.__next__)
         return self._requests

@@ -103,7 +103,8 @@ class EventPipeline:
             return
         if self._also is not None:
             self._also(connection, whole)
-        clean = [event for one in whole if (event := self._clean(one)) is not None]
+        some = (one if isinstance(one, Frame) else self._redaction.apply(one) for one in whole)
+        clean = [event for event in some if event is not None]
         self._track_connections(clean)
         if self._recording is not None:
             self._record(clean)
@@ -116,9 +117,6 @@ class EventPipeline:
     def note(self, sentence: str) -> None:
         """Add a note among the events."""
         self.add(0, [Remark(self.clock(), "note", 0, sentence)])
-
-    def _clean(self, event: Event) -> Event | None:
-        return event if isinstance(event, Frame) else self._redaction.apply(event)
 
     # Recording.
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.providers.prefill import PrefillStyle
     from lmtool.trace.proxy import Target
     from lmtool.tui.continuation import HttpContinuation
     from lmtool.tui.sources.event_pipeline import EventPipeline
@@ -111,12 +110,9 @@ class HttpRequestSource:
         if exact is not None and api == "completions":  # a text's tokens may merge with those of the prompt
             prompt = await self._prompt_ids(continuation)
             return continue_by_ids(api, rest, (*prompt, *exact)), ""
-        body = continue_by_text(api, rest, continuation.text, self._style(owner))
-        return body, "" if exact is not None else AS_TEXT
-
-    def _style(self, owner: str) -> PrefillStyle | None:
         by_url = (style for url, style in STYLES_BY_URL.items() if self.target.url.startswith(url))
-        return next(by_url, STYLES_BY_OWNER.get(owner))
+        body = continue_by_text(api, rest, continuation.text, next(by_url, STYLES_BY_OWNER.get(owner)))
+        return body, "" if exact is not None else AS_TEXT
 
     # What the server tells of tokens.
 
@@ -158,7 +154,8 @@ class HttpRequestSource:
     async def _spelled(self, continuation: HttpContinuation, ids: Sequence[int]) -> tuple[bytes, ...] | None:
         """What each of these ids adds to a text, as the server tells it."""
         asked = {"model": continuation.body.get("model"), "prompt": list(ids), "max_tokens": 1, "echo": True}
-        path = self._sibling(continuation, "completions")
+        path = self._path(continuation).partition("?")[0]
+        path = f"{path.removesuffix(_ENDINGS.get(continuation.api, ''))}/completions"
         status, answer = await self.ask("POST", path, {**asked, "logprobs": 0, "temperature": 0})
         choices = list_of(answer.get("choices"))
         logprobs = object_of(object_of(choices[0]).get("logprobs")) if status == 200 and choices else {}
@@ -213,10 +210,6 @@ class HttpRequestSource:
         if base and ending is not None and not path.startswith(f"{base}/"):
             path = f"{base}{ending}"
         return f"{path}{mark}{query}"
-
-    def _sibling(self, continuation: HttpContinuation, name: str) -> str:
-        path = self._path(continuation).partition("?")[0]
-        return f"{path.removesuffix(_ENDINGS.get(continuation.api, ''))}/{name}"
 
     async def send(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
         """Send a request that is watched; the label of its stream. Raises `ConnectError`."""

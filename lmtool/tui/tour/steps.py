@@ -46,32 +46,12 @@ class Step:
 # When a step is done.
 
 
-def _answers(app: ActionContext) -> bool:
-    return len(app.view.state.tokens) > 0
-
-
-def _paused(app: ActionContext) -> bool:
-    return app.view.paused
-
-
-def _goes_on(app: ActionContext) -> bool:
-    return not app.view.paused
-
-
 def _on_least_likely(app: ActionContext) -> bool:
     stream, row = app.view.current, app.view.row
     if stream is None or row is None:
         return False
     logprobs = app.view.state.tokens.logprobs
     return row == min(stream.rows[: stream.count(app.view.token_count)], key=lambda one: logprobs[one])
-
-
-def _token_pane(app: ActionContext) -> bool:
-    return app.main.pane_name == "detail"
-
-
-def _on_another(app: ActionContext) -> bool:
-    return not _on_drawn(app) or _branched(app)
 
 
 def _on_drawn(app: ActionContext) -> bool:
@@ -91,27 +71,11 @@ def _compared(app: ActionContext) -> bool:
     return isinstance(screen, ReadingScreen) and isinstance(screen.document, ComparisonDocument)
 
 
-def _closed(app: ActionContext) -> bool:
-    return app.top_screen is app.main
-
-
 # How the tour does it.
 
 
-def _do(app: ActionContext, name: str) -> None:
+def _do(app: ActionContext, name: str) -> bool:
     ActionContext.do(app, app.keys.by_id(name))  # not the tour's own, which asks whether it was the right one
-
-
-def _run(app: ActionContext) -> bool:
-    if app.source is None or app.source.generate is None:
-        return False
-    _do(app, "demo")
-    return True
-
-
-def _go_on(app: ActionContext) -> bool:
-    if app.view.paused:
-        _do(app, "pause")
     return True
 
 
@@ -120,13 +84,7 @@ def _jump(app: ActionContext) -> bool:
     if stream is None or (stream.ended is None and len(stream.rows) < ENOUGH_TOKENS) or not stream.rows:
         return False
     app.view.uncertainty = "surprisal"
-    _do(app, "least_likely")
-    return True
-
-
-def _show_alternatives(app: ActionContext) -> bool:
-    _do(app, "pane_3")
-    return True
+    return _do(app, "least_likely")
 
 
 def _choose(app: ActionContext) -> bool:
@@ -139,11 +97,6 @@ def _begin_on_drawn(app: ActionContext) -> None:
     names = [] if row is None else [name for name, _ in app.view.measures.alternatives(row)]
     if row is not None and (drawn := app.view.measures.name(row)) in names:
         app.view.bar = names.index(drawn)
-
-
-def _branch(app: ActionContext) -> bool:
-    _do(app, "branch")
-    return True
 
 
 # Texts that depend on what is there.
@@ -171,18 +124,20 @@ STEPS = (
         "run", "Run",
         "This is the inspector, still empty. Press {demo}: four prompts go to the small model that runs in this "
         "process.",
-        ("demo",), _answers, _run, ("prompt",), _loading,
+        ("demo",), lambda app: len(app.view.state.tokens) > 0, lambda app: not _loading(app) and _do(app, "demo"),
+        ("prompt",), _loading,
     ),
     Step(
         "pause", "Pause",
         "Four answers, token by token. The more a token stands out, the less likely it was. Press {pause} to stop the "
         "screen.",
-        ("pause",), _paused, None, ("demo", "prompt"), _all_ended,
+        ("pause",), lambda app: app.view.paused, None, ("demo", "prompt"), _all_ended,
     ),
     Step(
         "go_on", "Go on",
         "Only the screen stands still: the top line counts what arrives meanwhile. Press {pause} again to go on.",
-        ("pause",), _goes_on, _go_on, kept_as="pause",
+        ("pause",), lambda app: not app.view.paused, lambda app: not app.view.paused or _do(app, "pause"),
+        kept_as="pause",
     ),
     Step(
         "jump", "Jump",
@@ -194,18 +149,18 @@ STEPS = (
         "alternatives", "Alternatives",
         "The cursor is on {token}, to which the model gave p {p}. Press {pane_3} to see what else could have stood "
         "there.",
-        ("pane_3",), _token_pane, _show_alternatives,
+        ("pane_3",), lambda app: app.main.pane_name == "detail", lambda app: _do(app, "pane_3"),
     ),
     Step(
         "choose", "Another token",
         "Each bar is a token that was possible; {drawn} marks the one that was drawn. Press {down} or {up} to put the "
         "cursor {cursor} on another one.",
-        ("down", "up"), _on_another, _choose, ("branch",), begin=_begin_on_drawn,
+        ("down", "up"), lambda app: not _on_drawn(app) or _branched(app), _choose, ("branch",), begin=_begin_on_drawn,
     ),
     Step(
         "branch", "Branch",
         "{other} could have stood there, with p {q}. Press {branch}: a new stream goes on from it.",
-        ("branch",), _branched, _branch, ("down", "up"),
+        ("branch",), _branched, lambda app: _do(app, "branch"), ("down", "up"),
         _drawn_again,
     ),
     Step(
@@ -217,7 +172,7 @@ STEPS = (
     Step(
         "look", "Parting",
         "At the top how much is equal, below it both texts, dim as far as they are equal. Press {esc} to close this.",
-        (), _closed, kept_as="compare",
+        (), lambda app: app.top_screen is app.main, kept_as="compare",
     ),
 )  # fmt: skip
 """In their order."""
