@@ -49,9 +49,9 @@ async def test_both_wires_answer_and_count():
             assert await caller.value("answer") == text != b""
         await until(lambda: len(logged) == 2)
         assert [(entry.command, entry.stream_id, entry.end) for entry in logged] == [
-            ("GENERATE", '"answer"', "stop")
+            ("GENERATE", '"answer"', "length")
         ] * 2
-        assert service.health.requests["GENERATE", "stop"] == 2
+        assert service.health.requests["GENERATE", "length"] == 2
     finally:
         await service.close()
 
