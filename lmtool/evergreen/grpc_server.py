@@ -47,6 +47,10 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _GONE = (grpc.aio.BaseError, grpc.aio.UsageError, RuntimeError)
 """What the library raises for a write to a client that has left."""
 _KEEPALIVE_MS = 60_000
+_HANDSHAKE_MS = 10_000
+"""Longest time until a new connection has sent its TLS hello and its HTTP/2 preface."""
+_IDLE_MS = 60_000
+"""Longest time that a connection stays open without a call; a client's library connects again by itself."""
 _SLACK = 1024 * 1024
 """What the library may receive above our own limit on a message, so that ours refuses it, by name."""
 
@@ -59,7 +63,8 @@ class GrpcServer:
         self._sessions = sessions
         self._policy = policy
         self._note = note
-        limit = sessions.plugs.config.limits.max_message_bytes + _SLACK
+        config = sessions.plugs.config
+        limit = config.limits.max_message_bytes + _SLACK
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", limit),
@@ -67,8 +72,12 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+                ("grpc.max_connection_idle_ms", _IDLE_MS),
+                # More than the sessions of an address: those above are refused by that limit's name, not queued.
+                ("grpc.max_concurrent_streams", 2 * config.max_client_sessions),
             ],
-            maximum_concurrent_rpcs=2 * sessions.plugs.config.max_sessions,
+            maximum_concurrent_rpcs=2 * config.max_sessions,
         )
         handler = grpc.stream_stream_rpc_method_handler(self._session)
         self._server.add_generic_rpc_handlers(

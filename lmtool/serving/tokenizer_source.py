@@ -36,8 +36,6 @@ def tokenizer_reader(
     from lmtool.text.tokenizer import load_tokenizer
 
     where, template = models.tokenizer_source(source)
-    if template is not None:
-        TRUSTED.add(template)
     if source == str(MODEL_DIR):
         TRUSTED.add(json.loads((MODEL_DIR / "tokenizer_config.json").read_bytes())["chat_template"])
     parser = models.reasoning_parser_of(source)

@@ -39,8 +39,8 @@ _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeE
 class ChatTemplate:
     """One model's chat template, rendered as transformers does.
 
-    No Python attributes, no changes to what it is given, at most `MAX_CHARACTERS` of output. A template that comes with
-    a model is rendered in another process, which bounds its time and memory, see `isolated_templates`.
+    No Python attributes, no changes to what it is given, at most `MAX_CHARACTERS` of output. Every template but the
+    included model's is rendered in another process, which bounds its time and memory, see `isolated_templates`.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -165,7 +165,7 @@ def _completed(tool: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def prepare(*, isolated: bool) -> None:
-    """Begin to start a process that renders templates of strangers, where they are isolated."""
+    """Begin to start a process that renders chat templates, where they are isolated."""
     if isolated:
         isolated_templates.prepare(partial(_text, "", (), ChatPrompt(())))
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import struct
+from collections.abc import AsyncIterator
 
 import grpc
+import grpc.aio
 import pytest
 
 from lmtool.access.policy import AccessPolicy
 from lmtool.errors import ResourceError
+from lmtool.evergreen import grpc_server
 from lmtool.evergreen.actions import ActionCall, ActionType, Port
 from lmtool.evergreen.config import EvergreenConfig, SessionLimits
 from lmtool.evergreen.grpc_server import GrpcServer, _Calls
@@ -17,7 +22,39 @@ from lmtool.evergreen.messages import SessionMessage
 from lmtool.evergreen.server import EvergreenServer, Plugs
 from lmtool.telemetry.trace_context import TraceContext, current_trace
 from tests.evergreen.harness import action, grpc_serving, grpc_session, leaf, parent, registry
+from tests.lmtp.harness import PATIENCE
 from tests.telemetry.test_trace_context import GOOD
+
+METHOD = "/evergreen.v2.EvergreenService/StartSession"
+
+
+def http2_frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """A frame of HTTP/2 (RFC 9113, 4.1)."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def literal(name: str, value: str) -> bytes:
+    """A header that HPACK's tables do not keep (RFC 7541, 6.2.2)."""
+    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4, 0, 0)
+"""What an HTTP/2 client sends first: the preface and empty SETTINGS."""
+HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "x"), ("te", "trailers")]
+CALL = b"".join(literal(*header) for header in [*HEADERS, ("content-type", "application/grpc")])
+"""The head of a call without a key."""
+
+
+@contextlib.asynccontextmanager
+async def dialled(address: str, data: bytes = b"") -> AsyncIterator[asyncio.StreamReader]:
+    """A connection that has sent these bytes."""
+    reader, writer = await asyncio.open_connection(*address.split(":"))
+    try:
+        writer.write(data)
+        await writer.drain()
+        yield reader
+    finally:
+        writer.close()
 
 
 async def test_a_session_of_stubs():
@@ -109,8 +146,6 @@ async def test_an_abort_has_its_status_and_sentence():
 
 async def test_malformed_bytes_end_the_call_alone():
     """Bytes that are no message are INVALID_ARGUMENT; another session goes on (rule 41)."""
-    import grpc.aio
-
     server = EvergreenServer(Plugs(registry()))
     async with grpc_serving(server) as address, grpc_session(address) as other:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -181,3 +216,93 @@ async def test_a_client_that_leaves_in_the_middle_of_a_message():
     del calls, sending
     gc.collect()
     assert told == []
+
+
+async def test_many_calls_on_one_connection():
+    """Calls without a key, opened faster than they are refused, take no places of other connections."""
+    calls = PREFACE + b"".join(http2_frame(1, 4, stream, CALL) for stream in range(1, 8_001, 2))
+    async with (
+        grpc_serving(EvergreenServer(Plugs(registry())), AccessPolicy("right")) as address,
+        dialled(address, calls) as stranger,
+    ):
+        head = await stranger.readexactly(9)
+        settings = dict(struct.iter_unpack(">HI", await stranger.readexactly(int.from_bytes(head[:3]))))
+        assert settings.get(3) == 2 * EvergreenConfig().max_client_sessions  # RFC 9113: MAX_CONCURRENT_STREAMS
+        for _ in range(5):
+            async with grpc_session(address, metadata=(("authorization", "Bearer right"),)) as caller:
+                await caller.call.done_writing()
+                assert (await caller.failure())[0] == "OK"
+
+
+async def test_a_connection_without_a_call_is_closed(monkeypatch):
+    """A connection whose calls have ended is closed after a time; the next call connects again."""
+    monkeypatch.setattr(grpc_server, "_IDLE_MS", 200)
+    async with (
+        grpc_serving(EvergreenServer(Plugs(registry())), AccessPolicy("right")) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        for _ in range(2):
+            assert await channel.stream_stream(METHOD)().code() is grpc.StatusCode.UNAUTHENTICATED
+            async with asyncio.timeout(PATIENCE):
+                while (state := channel.get_state()) is not grpc.ChannelConnectivity.IDLE:
+                    await channel.wait_for_state_change(state)
+
+
+async def test_a_connection_that_says_nothing_is_closed(monkeypatch):
+    """A connection that does not send HTTP/2's preface is closed after a time."""
+    monkeypatch.setattr(grpc_server, "_HANDSHAKE_MS", 200)
+    async with grpc_serving(EvergreenServer(Plugs(registry()))) as address, dialled(address) as stranger:
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(ConnectionError):
+                await stranger.read()
+
+
+async def test_pings_without_a_call():
+    """A connection that only sends pings is closed, with the reason."""
+    pings = PREFACE + http2_frame(6, 0, 0, b"12345678") * 20
+    async with grpc_serving(EvergreenServer(Plugs(registry()))) as address, dialled(address, pings) as stranger:
+        async with asyncio.timeout(PATIENCE):
+            assert b"too_many_pings" in await stranger.read()
+
+
+@pytest.mark.parametrize(
+    "metadata", [[("long", "x" * 17_000)], [(f"name{at}", "") for at in range(1_000)]], ids=["long", "many"]
+)
+async def test_metadata_above_the_limit(metadata):
+    """Metadata of more than 16 KiB, names and 32 bytes for each entry counted, ends the call."""
+    async with (
+        grpc_serving(EvergreenServer(Plugs(registry()))) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        assert await channel.stream_stream(METHOD)(metadata=metadata).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_message_that_grows_when_it_is_unpacked():
+    """A compressed message is held to the limit on what it becomes."""
+    async with (
+        grpc_serving(EvergreenServer(Plugs(registry()))) as address,
+        grpc.aio.insecure_channel(address, compression=grpc.Compression.Gzip) as channel,
+    ):
+        call = channel.stream_stream(METHOD)()
+        await call.write(bytes(50_000_000))
+        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_endless_small_messages():
+    """A session that sends empty messages without end holds up no other."""
+
+    async def flood(call) -> None:
+        while True:
+            await call.write(b"")
+
+    async with (
+        grpc_serving(EvergreenServer(Plugs(registry()))) as address,
+        grpc_session(address) as caller,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        flooding = asyncio.create_task(flood(channel.stream_stream(METHOD)()))
+        await caller.send(leaf("in", "on"), actions=[action("UPPER", {"text": "in"}, {"text": "out"})])
+        assert await caller.value("out") == b"ON"
+        assert not flooding.done()
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)

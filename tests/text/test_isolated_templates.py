@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,13 +95,21 @@ def test_a_template_that_went_too_far_rests(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(isolated_templates, "_pool", None)  # what is asked of it now fails the test
 
 
-async def test_other_requests_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model with such a template is served; its chats are refused, and streams of others run while they are."""
+@pytest.mark.parametrize("own", [True, False], ids=["the model's own", "the operator's"])
+async def test_other_requests_meanwhile(own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with such a template is served; its chats are refused, and streams of others run while they are.
+
+    So is a template of `--chat-template`, which need not be the operator's own work.
+    """
     monkeypatch.setattr(isolated_templates, "SECONDS", 60.0)
     folder = shutil.copytree(STORIES, tmp_path / "hostile")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": LOOP + "{# served #}"}))
-    models = ModelsConfig.of([str(folder), "lmtool-tiny"])
+    hostile_template, file = LOOP + f"{{# served, {own} #}}", tmp_path / "template.jinja"
+    file.write_text(hostile_template)
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"chat_template": hostile_template if own else "harmless"})
+    )
+    models = replace(ModelsConfig.of([str(folder), "lmtool-tiny"]), chat_template=None if own else str(file))
     manager = models_of(ServiceConfig(models), Loader(EngineConfig(threads=1), models=models))
     await manager.info("hostile")
     await manager.info("lmtool-tiny")
