@@ -7,6 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "lmtool"
 READERS = {
+    "audit/http_transport.py": "a server may name the time of day at which it is to be asked again",
     "bench/result.py": "a result says when it was measured",
     "chat/conversation_recorder.py": "a conversation is named after the time at which it began, and its trace says it",
     "cli/trace/record.py": "a trace says when it was recorded, and its file is named after that",

@@ -157,7 +157,7 @@ def counts(events: Sequence[Event]) -> dict[str, int]:
     found = Counter[str]()
     for one in figures.streams:
         found[one.label] += one.tokens
-    assert sum(found.values()) == figures.counts["tokens"]
+    assert sum(found.values()) == figures.counts["tokens"] + figures.counts["pieces"]
     return {label: number for label, number in found.items() if number}
 
 

@@ -204,7 +204,7 @@ async def test_client_of_models():
         LmtpClient(served.url, on_frame=lambda _, frame: frames.append(frame)) as client,
     ):
         assert [entry.phase for entry in await client.load("a")] == ["ready"]
-        assert frames[0] == 'MODELS {"model":"a","stream_id":1,"load":"a","lmtp":1}'
+        assert frames[0] == 'MODELS {"model":"a","stream_id":1,"load":"a","lmtp":1,"progress":true}'
         assert [entry.phase for entry in await client.unload("a")] == ["unloaded"]
         with pytest.raises(UnknownModelError, match="'b' is not served here"):
             await client.load("b")

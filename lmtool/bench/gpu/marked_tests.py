@@ -40,10 +40,9 @@ async def run_marked(seconds: float, root: Path = ROOT, folder: str = FOLDER, ma
         return {"left_out": f"{folder} is not beside this lmtool: run from a checkout"}
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="lmtool-bench-") as work:
-        processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) // 2))
         shards = [
             _Shard(root, [str(file.relative_to(root)) for file in own], mark, Path(work) / f"{number}")
-            for number, own in enumerate(split(files, processes))
+            for number, own in enumerate(split(files, _processes()))
         ]
         await asyncio.gather(*(shard.run(seconds) for shard in shards))
         lines = [line for shard in shards for line in shard.lines()]
@@ -60,6 +59,10 @@ async def run_marked(seconds: float, root: Path = ROOT, folder: str = FOLDER, ma
 def _from_root(test: str, root: Path, folder: str) -> str:
     """A test's name as pytest takes it in `root`; it gives names from the folder of the settings file that it found."""
     return test if (root / test.partition("::")[0]).is_file() else f"{folder}/{test}"
+
+
+def _processes() -> int:
+    return max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) // 2))
 
 
 def split(files: list[Path], count: int) -> list[list[Path]]:
