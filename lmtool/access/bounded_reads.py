@@ -22,7 +22,7 @@ class BoundedReads(asyncio.BufferedProtocol, asyncio.Protocol):
         return READ_BYTES
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the signature is asyncio's
-        """Where the transport puts what it reads next."""
+        """Buffer that the transport reads into next."""
         if self._buffer is None:
             self._buffer = memoryview(bytearray(READ_BYTES))  # under TLS asyncio fills parts of it
         return self._buffer[: self.read_bytes]

@@ -120,7 +120,7 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the key is valid and marked `admin`."""
+        """True if the key is valid and marked `admin`."""
         key = self._callers.ring.current(self.known_key)
         return key is not None and key.admin
 
@@ -270,7 +270,7 @@ def may_use(name: str) -> bool:
 
 
 def is_admin() -> bool:
-    """Whether the current request may manage the server: the key is marked `admin`, or there are no keys of a file."""
+    """True if the current request may manage the server: its key has `admin`, or no file of keys is in use."""
     caller = current_caller.get()
     return caller is None or caller.is_admin
 

@@ -138,7 +138,7 @@ def without_query_keys(url: str) -> str:
 
 
 def secrets_of(headers: Headers, path: str = "") -> set[bytes]:
-    """What a request shows to be let in, as a server might repeat it in an answer; without what is short.
+    """Credentials of a request, as a server might repeat them in an answer; short ones are left out.
 
     As it is, behind its scheme, JSON-escaped, URL-encoded, in base64.
     """

@@ -174,7 +174,7 @@ class _MeteredSink:
 
     def __init__(self, sink: Sink, everyone: dict[Sink, _MeteredSink], caller: Caller) -> None:
         self.client: Hashable = caller_turns()
-        """What takes turns with others, see `interfaces.client_of`."""
+        """Client that requests are scheduled for, see `interfaces.client_of`."""
         self._sink = sink
         self._all = everyone
         self._forget = caller.on_withdrawal(self._end)

@@ -54,7 +54,7 @@ class Key:
     watch: bool = False
     """Whether it may look at the streams of others."""
     admin: bool = False
-    """Whether it may load and unload models and read what tells of all keys together, such as `/metrics`."""
+    """True if it may load and unload models and read figures of all keys together, such as `/metrics`."""
 
     def allows(self, entry: ModelEntry) -> bool:
         """Whether its requests may name a model."""

@@ -109,7 +109,7 @@ def path_hints(url: str, protocol: str, path: str = "/") -> tuple[str, ...]:
 
 
 def misses_path(url: str, status: int, body: str, path: str = "/") -> bool:
-    """Whether a refusal without a word is about the path: servers refuse WebSockets at unknown ones with 403."""
+    """True if a refusal without a body is about the path: servers answer 403 to a WebSocket at an unknown one."""
     return status == 403 and not body.strip() and bool(path_hints(url, "", path))
 
 

@@ -75,7 +75,7 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether its answer came to its end without an error."""
+        """True if the answer ended without an error."""
         return self.error is None and bool(self.stamps)
 
 
