@@ -47,6 +47,8 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         self._problem = ""
         """Why a request is refused, where httptools does not know it."""
 
+    flow: _Flow
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Begin to wait for a request."""
         super().connection_made(transport)
@@ -56,7 +58,7 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         self._arrival.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Release what the connection holds."""
         self._end()
         super().connection_lost(exc)
 
@@ -64,11 +66,16 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         """Hand the connection over."""
         self._end()
         super().handle_websocket_upgrade()
+        self.flow.resume_reading()
+        self.parser = None  # type: ignore[assignment]  # as uvicorn does where the connection ends
 
     def _end(self) -> None:
+        """Stop the timers, and break the cycles of references: they stay until a collection, which is rare."""
         self._stall.stop()
         self._arrival.stop()
         self._unread = b""
+        self.pipeline.clear()
+        self.flow.may_read = _always
 
     # Reading.
 
@@ -177,8 +184,12 @@ class _Flow(FlowControl):
 
     def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
         super().__init__(transport)
-        self._may_read = may_read
+        self.may_read = may_read
 
     def resume_reading(self) -> None:
-        if self._may_read():
+        if self.may_read():
             super().resume_reading()
+
+
+def _always() -> bool:
+    return True

@@ -97,6 +97,9 @@ class WebSocketProtocol(BoundedReads, WebSocketsSansIOProtocol):
         self._keepalive.stop()
         self._stall.stop()
         super().connection_lost(exc)
+        if hasattr(self, "scope"):
+            self.scope["extensions"].clear()
+        del self._keepalive  # cycles of references, which stay until a collection
 
     def data_received(self, data: bytes) -> None:
         """Note that the client lives."""

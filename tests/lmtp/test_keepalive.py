@@ -127,7 +127,7 @@ async def test_client_that_is_lost_before_it_is_known(monkeypatch):
             await writer.wait_closed()
         async with LmtpClient(served.url) as client:
             await client.info()  # behind the others
-            pinged = [one for one in gc.get_objects() if type(one) is WebSocketProtocol and one._keepalive._timer]
+            pinged = [one for one in gc.get_objects() if type(one) is WebSocketProtocol and hasattr(one, "_keepalive")]
             assert [one.disconnected for one in pinged] == [False]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
 import ssl
@@ -29,7 +30,7 @@ from lmtool.bench.soak.connection import PING, PONG, TEXT, frame
 from lmtool.http_api import http_protocol
 from lmtool.http_api.http_protocol import MAX_FRAMING_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.websocket_protocol import MAX_FRAGMENTS
+from lmtool.lmtp.websocket_protocol import MAX_FRAGMENTS, WebSocketProtocol
 from lmtool.serving.service import http_server
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.matching import Matcher
@@ -146,10 +147,12 @@ async def served(kind: str, folder: Path, policy: AccessPolicy = POLICY) -> Asyn
     task = asyncio.create_task(uvicorn_server.serve([listening]))
     while not uvicorn_server.started:
         await asyncio.sleep(0.001)
-    yield port
-    uvicorn_server.should_exit = True
-    await task
-    await _settled()
+    try:
+        yield port
+    finally:
+        uvicorn_server.should_exit = True
+        await task
+        await _settled()
 
 
 async def _settled() -> None:
@@ -363,7 +366,7 @@ async def test_few_requests_of_a_connection_wait(kind: str, tmp_path: Path) -> N
             writer.write(head(HOST, SHOWN, f"x-{number}: 1", path="/held"))
         while not port.begun:
             await asyncio.sleep(0.001)
-        waiting = [one for one in _protocols() if one.pipeline]
+        waiting = [one for one in _protocols(http_protocol.HttpProtocol) if one.pipeline]
         assert all(len(one.pipeline) < 2048 // len(head(HOST, SHOWN)) + MAX_PIPELINED for one in waiting)
         assert all(len(one._unread) <= 2 * READ_BYTES for one in waiting)
         port.hold.set()
@@ -373,10 +376,48 @@ async def test_few_requests_of_a_connection_wait(kind: str, tmp_path: Path) -> N
         writer.close()
 
 
-def _protocols() -> list[Any]:
-    import gc
+def _protocols(*kinds: type) -> list[Any]:
+    return [one for one in gc.get_objects() if isinstance(one, kinds)]
 
-    return [one for one in gc.get_objects() if isinstance(one, http_protocol.HttpProtocol)]
+
+UPGRADE = (
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+)
+ENDINGS = {
+    "silent": b"",
+    "refused head": b"\x00\r\n\r\n",
+    "half a head": b"GET / HTTP/1.1\r\nHo",
+    "answered": head(HOST, SHOWN, "Connection: close"),
+    "refused, its body unsent": head(HOST, "Transfer-Encoding: chunked", method="POST"),
+    "half a body": head(HOST, SHOWN, "Content-Length: 5", method="POST") + b"x",
+    "pipelined": head(HOST, SHOWN) * 5,
+    "upgraded": head(HOST, SHOWN, *UPGRADE, path="/echo"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+async def test_a_closed_connection_leaves_nothing(kind: str, ending: str, tmp_path: Path) -> None:
+    """Its memory is free at once: cycles wait for a collection that a large process makes rarely."""
+    async with served(kind, tmp_path) as port:
+        before = len(_protocols(http_protocol.HttpProtocol, WebSocketProtocol))
+        gc.collect()
+        gc.disable()
+        try:
+            reader, writer = await port.open()
+            writer.write(ENDINGS[ending])
+            if ending != "silent" and "half" not in ending:
+                await answer_of(reader)
+            await asyncio.sleep(0.01)  # let the server read what is not answered
+            writer.transport.abort()
+            async with asyncio.timeout(2):
+                while len(_protocols(http_protocol.HttpProtocol, WebSocketProtocol)) > before:
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -449,8 +490,7 @@ async def test_an_answer_may_take_its_time(kind: str, tmp_path: Path, monkeypatc
 async def socketed(port: Port) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """An open WebSocket that echoes."""
     reader, writer = await port.open()
-    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
-    writer.write(head(HOST, SHOWN, *upgrade, "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", path="/echo"))
+    writer.write(head(HOST, SHOWN, *UPGRADE, path="/echo"))
     assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
     yield reader, writer
     writer.transport.abort()
