@@ -328,6 +328,19 @@ async def test_a_handshake_with_a_body(kind: str, tmp_path: Path) -> None:
         assert (await port.answer(head(*handshake, *many, path="/echo")))[0] == 431
 
 
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("lines", [("HTTP/1.0",), ("HTTP/1.1", "Connection: Close")])
+async def test_a_last_request(kind: str, lines: tuple[str, ...], tmp_path: Path) -> None:
+    """After the answer to HTTP/1.0, or to a request that says `close`, the connection ends (RFC 9112, 9.3 and 9.6)."""
+    version, *more = lines
+    async with served(kind, tmp_path) as port:
+        reader, writer = await port.open()
+        writer.write(head(HOST, SHOWN, *more).replace(b"HTTP/1.1", version.encode()) + head(HOST, SHOWN))
+        assert (await answer_of(reader))[0] in {200, 404}
+        assert (await answer_of(reader))[0] == 0
+        writer.close()
+
+
 async def flooded(port: Port, first: bytes, endless: bytes, most: int) -> tuple[int, bytes]:
     """Status and body of the answer to endless bytes, of which the server may take so many."""
     reader, writer = await port.open()
