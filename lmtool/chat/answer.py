@@ -63,10 +63,12 @@ async def answer(
             if display.stats or display.form in {"json", "jsonl"}:
                 import lmtool.chat.render  # noqa: F401 - loading it later would count as waiting for the first token
             streams = RunningStreams()
+            peer.waiting.note = lambda text: streams.call(partial(out.note, text))
             records = [streams.submit(peer.model, request) for request in sent]
             await asyncio.sleep(0.001)  # the request goes out before what shows its answer is loaded
             view = await _view(out, display, peer, options.n_streams, prompt.text, frames)
             await _show(streams, view, partial(_explain, display, peer.info, records, out))
+            peer.waiting.note = out.note
             for record in records:
                 if record.error is not None:
                     raise _failure(record, record.error, requests.constraint_origin)

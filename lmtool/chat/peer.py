@@ -186,6 +186,8 @@ class Waiting:
         self._console: Console | None = None
         self.say: Callable[[str], None] | None = None
         """Takes what is said in place of stderr, where a prompt stands there."""
+        self.note: Callable[[str], None] = out.note
+        """Writes a line to stderr."""
         self._phase = ""
 
     def begin(self, words: str = "connected; waiting for the model ...") -> None:
@@ -236,7 +238,7 @@ class Waiting:
         self._note(f"{reason.message}; trying again")
 
     def _note(self, text: str) -> None:
-        (self.say or self._out.note)(text)
+        (self.say or self.note)(text)
 
     def close(self) -> None:
         """Clear the progress bar, and what holds streams up."""

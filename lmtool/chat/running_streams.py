@@ -39,7 +39,7 @@ class RunningStreams:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._frames: asyncio.Queue[tuple[float, Sequence[TokenOutput]]] = asyncio.Queue()
+        self._frames: asyncio.Queue[tuple[float, Sequence[TokenOutput] | Callable[[], None]]] = asyncio.Queue()
         self._running: dict[int, tuple[StreamRecord, StreamHandle]] = {}
 
     @property
@@ -63,10 +63,17 @@ class RunningStreams:
         for _, handle in self._running.values():
             handle.cancel()
 
+    def call(self, action: Callable[[], None]) -> None:
+        """Call `action` once everything that was received before has been taken."""
+        self._frames.put_nowait((self._clock(), action))
+
     async def frame(self) -> list[Arrival]:
         """Wait for the next outputs; those that arrived together come together."""
         moment, outputs = await self._frames.get()
-        arrivals = []
+        arrivals: list[Arrival] = []
+        if callable(outputs):
+            outputs()
+            return arrivals
         for output in outputs:
             assert isinstance(output.stream_id, int)
             entry = self._running.get(output.stream_id)
@@ -81,7 +88,7 @@ class RunningStreams:
 
     async def frames(self) -> AsyncIterator[list[Arrival]]:
         """Yield outputs until every stream has ended."""
-        while self._running:
+        while self._running or not self._frames.empty():
             yield await self.frame()
 
     async def wind_down(self) -> list[Arrival]:

@@ -74,6 +74,8 @@ class GrpcServer:
                 ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
+                # 0: pings are not counted. The library's refusal of many takes time quadratic in their number.
+                ("grpc.http2.max_ping_strikes", 0),
                 # More than the sessions of an address: those above are refused by that limit's name, not queued.
                 ("grpc.max_concurrent_streams", 2 * config.max_client_sessions),
             ],

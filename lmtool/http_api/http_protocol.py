@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -90,7 +91,7 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         while self._unread and len(self.pipeline) < MAX_PIPELINED and not self.transport.is_closing():
             piece, self._unread = self._unread[:_PIECE], self._unread[_PIECE:]
             self._framing += len(piece)
-            super().data_received(piece)
+            self._feed(piece)
             if self._framing > (MAX_HEAD_BYTES if self._in_head else MAX_FRAMING_BYTES):
                 self._problem = f"The head of a request has at most {MAX_HEAD_BYTES} bytes."
                 if not self._in_head:
@@ -102,6 +103,35 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
             self.flow.pause_reading()
         elif self.parser is not None and (self.cycle is None or len(self.cycle.body) <= HIGH_WATER_LIMIT):
             self.flow.resume_reading()
+
+    def _feed(self, piece: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._ignore_upgrade(piece[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Read the head again without `Upgrade` (RFC 9110, 7.8): httptools reads what follows as another protocol.
+
+        uvicorn answers as if there was no body, and takes a later part of the body for the next request.
+        """
+        kept = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        if len(kept) == len(self.headers):  # CONNECT
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        start = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        self.parser = httptools.HttpRequestParser(self)
+        self._unread = b"".join([start, *kept, b"\r\n", rest, self._unread])
+
+    @property
+    def _is_ignored_upgrade(self) -> bool:
+        return self.parser.should_upgrade() and not self._should_upgrade()
 
     def _may_read(self) -> bool:
         return not self._unread and not self.pipeline
@@ -122,6 +152,8 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Count what is no content from here on."""
+        if self._is_ignored_upgrade:
+            return
         self._in_head, self._framing = False, 0
         if not self.flow.write_paused:
             self._stall.stop()
@@ -134,6 +166,8 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Begin to wait for the next request, or for nothing while this one is answered."""
+        if self._is_ignored_upgrade:
+            return
         self._in_head = self._whole = True
         super().on_message_complete()
         self._await_request()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import SecurityError
 
 from lmtool.access.bounded_reads import READ_BYTES, BoundedReads
 from lmtool.access.stall import STALL_SECONDS, StallTimer
@@ -46,7 +47,7 @@ LEAST_READ_BYTES = 2048
 MAX_FRAGMENTS = 16 * 1024
 """Of a message, empty ones too: 256 bytes each of the longest frame."""
 _TOO_BIG = 1009
-_UNREADABLE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_UNREADABLE = b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class WebSocketProtocol(BoundedReads, WebSocketsSansIOProtocol):
@@ -107,8 +108,12 @@ class WebSocketProtocol(BoundedReads, WebSocketsSansIOProtocol):
         super().data_received(data)
         self._answer_ping()
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            # uvicorn says nothing to a handshake that websockets does not read: 129 headers, or one of 9 kB.
-            self.transport.write(_UNREADABLE)
+            # uvicorn says nothing to a handshake that websockets does not read: a body, 129 headers, or one of 9 kB.
+            problem = self.conn.handshake_exc.__cause__ or self.conn.handshake_exc
+            large = isinstance(problem, SecurityError)
+            self.transport.write(
+                _UNREADABLE % (b"431 Request Header Fields Too Large" if large else b"400 Bad Request")
+            )
             self.transport.close()
 
     def pause_writing(self) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from lmtool.serving.events import Event, Finished, Loading, LoggedWarning, Ready, Started, as_json, as_lines, bar
-from lmtool.terminal import RESET, visible
+from lmtool.terminal import RESET, hidden_shown, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ class Console:
     def _draw(self, event: Loading) -> None:
         ended = event.progress.phase in {"ready", "failed"}
         self._bar = None if ended else (event, time.monotonic())
-        self.put(f"{CLEAR}{visible(bar(event, self.columns()))}" + ("\n" if ended else ""))
+        self.put(f"{CLEAR}{hidden_shown(bar(event, self.columns()))}" + ("\n" if ended else ""))
 
     def _is_news(self, event: Loading) -> bool:
         if event.progress.phase in {"ready", "failed"}:
@@ -112,7 +112,8 @@ class Console:
     def _styled(self, event: Event, lines: list[str]) -> str:
         style = _style(event) if self.color else ""
         start, end = (f"\x1b[{style}m", RESET) if style else ("", "")
-        return "".join(f"{start}{visible(line)}{end}\n" for line in lines)
+        shown = visible if isinstance(event, LoggedWarning) else hidden_shown  # a client's line feed begins no line
+        return "".join(f"{start}{shown(line)}{end}\n" for line in lines)
 
 
 def _later(event: Loading, since: float) -> Loading:

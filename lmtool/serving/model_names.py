@@ -28,7 +28,7 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
     """The source of a model as typed on the command line, and the names that clients may use.
 
     A folder shows its last part: its path is nobody's business, but may be asked for. Raises `ModelLoadError` for what
-    is neither a folder nor a possible name, `UsageError` for an unknown random model.
+    is neither a folder nor a possible name, `UsageError` for an unknown random model or a name that is not UTF-8.
     """
     if model in {None, EMBEDDED_NAME}:
         return _named(source_of(model), aliases, EMBEDDED_NAME)
@@ -55,6 +55,12 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
 def _named(source: str, aliases: Sequence[str], *own: str) -> ServedModel:
     from lmtool.engine.model_slot import ServedModel
 
+    for name in (*aliases, *own):
+        if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
+            raise UsageError(
+                f"the name of the model {name!r} is not valid UTF-8, so no client can ask for it",
+                "rename it (a link to it does not help)",
+            )
     return ServedModel(source, tuple(dict.fromkeys((*aliases, *own))), tuple(dict.fromkeys(aliases))[1:])
 
 

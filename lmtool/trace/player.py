@@ -161,7 +161,8 @@ class _Connection:
                         with self._admission.as_current():
                             await self._player.speak(head, ServerSocket(self._reader, self._writer, head.raw + rest))
                         return
-                    if not await self._answer(head, bytes(body)):
+                    is_last = head.start[2] == "HTTP/1.0" or "close" in head.get("connection").lower()
+                    if not await self._answer(head, bytes(body)) or is_last:
                         return
                     self._admission.end()
                     arrival.start()

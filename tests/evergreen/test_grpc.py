@@ -257,12 +257,37 @@ async def test_a_connection_that_says_nothing_is_closed(monkeypatch):
                 await stranger.read()
 
 
-async def test_pings_without_a_call():
-    """A connection that only sends pings is closed, with the reason."""
-    pings = PREFACE + http2_frame(6, 0, 0, b"12345678") * 20
+async def test_many_pings():
+    """Each ping is answered, at a cost that does not grow with their number: 5,000 at once.
+
+    The library counts pings unless it is told not to. Above its limit each further one is added to the reason for
+    closing, which is copied whole: the pings of a client that reads nothing took a core until they ended.
+    """
+    pings = PREFACE + http2_frame(6, 0, 0, b"12345678") * 5_000
     async with grpc_serving(EvergreenServer(Plugs(registry()))) as address, dialled(address, pings) as stranger:
+        answers = 0
         async with asyncio.timeout(PATIENCE):
-            assert b"too_many_pings" in await stranger.read()
+            while answers < 5_000:
+                head = await stranger.readexactly(9)
+                await stranger.readexactly(int.from_bytes(head[:3]))
+                assert head[3] != 7, "RFC 9113: GOAWAY"
+                answers += head[3:5] == b"\x06\x01"  # PING with ACK
+
+
+async def test_pings_without_a_call(monkeypatch):
+    """A connection that only sends pings is closed after a time, as one that sends nothing."""
+    monkeypatch.setattr(grpc_server, "_IDLE_MS", 200)
+    ping = http2_frame(6, 0, 0, b"12345678")
+    async with (
+        grpc_serving(EvergreenServer(Plugs(registry()))) as address,
+        asyncio.timeout(PATIENCE),
+    ):
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        with contextlib.suppress(ConnectionError):
+            writer.write(PREFACE + ping)
+            while await reader.read(65_536):
+                writer.write(ping)
+        writer.close()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,18 @@ def test_served_model_names_come_first() -> None:
     """The first name given is the name shown; the others work as well."""
     assert served(str(STORIES), ("mine", "yours")).names[:3] == ("mine", "yours", "stories260K")
     assert ModelsConfig(str(STORIES), ("mine",)).main == "mine"
+
+
+@pytest.mark.parametrize("name", [b"m\xff", b"\xed\xa0\x80", b"a\xff/m", b"m\xff.gguf"])
+def test_a_name_that_is_not_utf_8(name: bytes, tmp_path: Path) -> None:
+    """It is refused at once: neither the libraries that read models nor the protocols can say it."""
+    folder = tmp_path / os.fsdecode(name)
+    folder.parent.mkdir(exist_ok=True)
+    folder.touch() if folder.suffix == ".gguf" else folder.mkdir()
+    with pytest.raises(UsageError, match="is not valid UTF-8"):
+        served(str(folder))
+    with pytest.raises(UsageError, match="is not valid UTF-8"):
+        served(None, (os.fsdecode(name),))
 
 
 def test_a_gguf_file_shows_its_name(tmp_path: Path) -> None:

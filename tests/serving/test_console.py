@@ -73,6 +73,16 @@ def test_what_a_client_wrote_cannot_steer_the_terminal() -> None:
     assert "\x1b" not in written(evil)
 
 
+def test_a_request_has_one_line() -> None:
+    """A line feed that a client wrote begins no line of the log, which would look like another event."""
+    feed = "x\nready in 1.0 s\r\n\u2028\x85"
+    for evil in (
+        Finished(RequestLog(1, feed, "GENERATE", error=feed)),
+        Finished(RequestLog(1, "2", "GENERATE", feed, 2, 5, 0.009, 0.0187, "length", ignored=(feed,))),
+    ):
+        assert written(evil).splitlines() == [written(evil)[:-1]]
+
+
 def test_a_reader_that_does_not_read_never_stops_the_server() -> None:
     """A parent process may hold our stdout and never look at it."""
     reading, writing = os.pipe()

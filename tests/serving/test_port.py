@@ -292,6 +292,58 @@ async def test_expected_and_upgraded(kind: str, tmp_path: Path) -> None:
         assert (await port.answer(head(*handshake, *many, path="/echo")))[0] in {101, 400, 431}
 
 
+UPGRADES = ("Upgrade: h2c", "Upgrade: TLS/1.0", "Upgrade: h2c, websocket")
+"""To protocols that no server here speaks; Java's HTTP client asks for `h2c` with each first request."""
+
+
+@pytest.mark.parametrize("kind", [*SERVERS, "proxy"])
+@pytest.mark.parametrize("upgrade", UPGRADES)
+async def test_an_upgrade_that_is_ignored(kind: str, upgrade: str, tmp_path: Path) -> None:
+    """A request to upgrade to another protocol is answered as any: its body is no other request (RFC 9110, 7.8)."""
+    asked = (HOST, SHOWN, "Connection: Upgrade, HTTP2-Settings", upgrade, "HTTP2-Settings: AAMAAABkAAQAAP__")
+    body = b"x" * 5000 + head("Host: localhost", SHOWN, path="/smuggled") * 50
+    async with served(kind, tmp_path) as port:
+        reader, writer = await port.open()
+        for framing, raw in (
+            (f"Content-Length: {len(body)}", body),
+            ("Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)),
+            ("Content-Length: 0", b""),
+        ):
+            writer.write(head(*asked, framing, method="POST", path="/v1/x") + raw)
+            writer.write(head(HOST, SHOWN, path="/v1/next"))
+            status, _, told = await answer_of(reader)
+            assert (status, json.loads(told)["body"]) == (200, body.decode() if raw else "")
+            assert (await answer_of(reader))[0] == 200
+        assert port.begun in {6, 0}  # 0: of the proxy, whose server counts
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_handshake_with_a_body(kind: str, tmp_path: Path) -> None:
+    """A WebSocket handshake that has a body is no HTTP that is spoken here: 400, and so is CONNECT."""
+    handshake = (HOST, SHOWN, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
+    handshake = (*handshake, "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
+    async with served(kind, tmp_path) as port:
+        for method, framing in (("GET", "Content-Length: 2"), ("POST", "Transfer-Encoding: chunked")):
+            assert (await port.answer(head(*handshake, framing, method=method, path="/echo") + b"{}"))[0] == 400
+        assert (await port.answer(head(HOST, SHOWN, "Upgrade: h2c", "Connection: upgrade", method="CONNECT")))[0] == 400
+        many = [f"x-{number}: 1" for number in range(MAX_HEADERS - 10)]
+        assert (await port.answer(head(*handshake, *many, path="/echo")))[0] == 431
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("lines", [("HTTP/1.0",), ("HTTP/1.1", "Connection: Close")])
+async def test_a_last_request(kind: str, lines: tuple[str, ...], tmp_path: Path) -> None:
+    """After the answer to HTTP/1.0, or to a request that says `close`, the connection ends (RFC 9112, 9.3 and 9.6)."""
+    version, *more = lines
+    async with served(kind, tmp_path) as port:
+        reader, writer = await port.open()
+        writer.write(head(HOST, SHOWN, *more).replace(b"HTTP/1.1", version.encode()) + head(HOST, SHOWN))
+        assert (await answer_of(reader))[0] in {200, 404}
+        assert (await answer_of(reader))[0] == 0
+        writer.close()
+
+
 async def flooded(port: Port, first: bytes, endless: bytes, most: int) -> tuple[int, bytes]:
     """Status and body of the answer to endless bytes, of which the server may take so many."""
     reader, writer = await port.open()
