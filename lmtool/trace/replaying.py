@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lmtool.errors import FileError, UsageError
+from lmtool.errors import UsageError
 from lmtool.logprobs.mode import logprobs_mode
 from lmtool.trace.comparison import Comparison, compare_replay, is_sampled
 from lmtool.trace.content import JsonText
@@ -17,7 +17,7 @@ from lmtool.trace.events import Frame, Message, Open, Request, Vocab
 from lmtool.trace.exchanges import LmtpExchange, exchanges
 from lmtool.trace.recorder import Recorder
 from lmtool.trace.redaction import Redaction
-from lmtool.trace.writer import TraceWriter
+from lmtool.trace.writer import TraceWriter, in_place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -236,7 +236,7 @@ def speed_figures(exchange: LmtpExchange) -> dict[str, float]:
 
 
 def save_replay(path: Path, header: Header, recorded: Iterable[Event], replayed: Sequence[Event]) -> None:
-    """Save a replay as a trace, under the recording's header and with its vocabulary; replaces the file.
+    """Save a replay as a trace, under the recording's header and with its vocabulary; replaces the file when complete.
 
     Raises `FileError`.
     """
@@ -244,12 +244,11 @@ def save_replay(path: Path, header: Header, recorded: Iterable[Event], replayed:
     for event in recorded:
         if isinstance(event, Vocab):
             words |= {i: text if isinstance(text, bytes) else text.encode() for i, text in event.tokens.items()}
-    writer = TraceWriter(path, replace(header, redacted=()), overwrite=True)
-    recorder = Recorder(writer, Redaction((), b""), (lambda i: words.get(i, b"")) if words else None)
-    try:
-        recorder.record(replayed)
-        writer.close(replayed[-1].time if replayed else 0.0)  # a recorder keeps no trace in which nothing happened
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        recorder.abandon()
+    with in_place_of(path, overwrite=True) as new:
+        writer = TraceWriter(new, replace(header, redacted=()), overwrite=True)
+        recorder = Recorder(writer, Redaction((), b""), (lambda i: words.get(i, b"")) if words else None)
+        try:
+            recorder.record(replayed)
+            writer.close(replayed[-1].time if replayed else 0.0)  # a recorder keeps no trace in which nothing happened
+        finally:
+            recorder.abandon()
