@@ -260,14 +260,17 @@ def _compare_bodies(expected: HttpExchange, actual: HttpExchange, tolerance: Tol
 
 
 def _unequal_values(ours: object, theirs: object, tolerance: float, path: str = "$") -> Iterator[_Difference]:
-    """Places at which two JSON values differ, with what is there; volatile members need only be there.
+    """Places at which two JSON values differ, with what is there.
 
-    tolerance: between numbers that are not whole, such as those of embeddings.
+    Volatile members need only be there, both as numbers or neither; null is as good. tolerance: between numbers that are not whole, such as those of embeddings.
     """
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in dict.fromkeys((*ours, *theirs)):
+            one, other = ours.get(name), theirs.get(name)
             if name not in ours or name not in theirs or not _is_volatile(name, ours):
-                yield from _unequal_values(ours.get(name), theirs.get(name), tolerance, f"{path}.{name}")
+                yield from _unequal_values(one, other, tolerance, f"{path}.{name}")
+            elif None not in (one, other) and isinstance(one, int | float) != isinstance(other, int | float):
+                yield f"{path}.{name}", one, other
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             yield from _unequal_values(one, other, tolerance, f"{path}[{place}]")
