@@ -262,7 +262,8 @@ def _compare_bodies(expected: HttpExchange, actual: HttpExchange, tolerance: Tol
 def _unequal_values(ours: object, theirs: object, tolerance: float, path: str = "$") -> Iterator[_Difference]:
     """Places at which two JSON values differ, with what is there.
 
-    Volatile members need only be there, both as numbers or neither; null is as good. tolerance: between numbers that are not whole, such as those of embeddings.
+    Volatile members need only be there, both as numbers or neither; null is as good.
+    tolerance: between numbers that are not whole, such as those of embeddings.
     """
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in dict.fromkeys((*ours, *theirs)):
