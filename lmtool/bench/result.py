@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.errors import FileError
+from lmtool.trace.writer import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,10 +75,7 @@ def _metric(entry: Mapping[str, Any]) -> Metric:
 
 def save(path: Path, result: Mapping[str, Any]) -> None:
     """Write the object. Raises `FileError`."""
-    try:
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}", "check --save") from None
+    write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def changes(before: Mapping[str, Metric], now: Mapping[str, Metric], tolerance: float) -> list[Change]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.chat.turns import Turn, TurnTree
 from lmtool.errors import FileError, UsageError
-from lmtool.trace.writer import in_place_of
+from lmtool.trace.writer import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,7 @@ def write_conversation(path: Path, turns: Sequence[Turn]) -> None:
     if path.suffix not in {".md", ".json"}:
         raise UsageError(f"{path.name} tells no form of file", f"names that end in {', '.join(FORMS)} do")
     text = _markdown(turns) if path.suffix == ".md" else _messages(turns)
-    with in_place_of(path, overwrite=None) as new:
-        new.write_text(text, encoding="utf-8")
+    write_text(path, text, overwrite=None)
 
 
 def read_messages(path: Path) -> TurnTree:

@@ -66,6 +66,7 @@ async def audit(
     from lmtool.audit.interview import Pace
     from lmtool.errors import UsageError
     from lmtool.terminal import PassingNote
+    from lmtool.trace.writer import write_text
 
     if len(prompt) > 3:
         raise UsageError(f"{len(prompt)} prompts; an audit asks with at most 3", "leave some out")
@@ -83,7 +84,7 @@ async def audit(
         card.save_whole(found, trace)
     proofs = card.save_proofs(found, report)
     if junit is not None:
-        _write(junit, card.junit(found, proofs))
+        write_text(junit, card.junit(found, proofs))
     if json:
         out.write(card.as_json(found, proofs))
     else:
@@ -92,15 +93,6 @@ async def audit(
             out.write_styled(text, style)
             out.line()
     _finish(found)
-
-
-def _write(path: Path, text: str) -> None:
-    from lmtool.errors import FileError
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _finish(found: AuditReport) -> None:

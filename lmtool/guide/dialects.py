@@ -38,7 +38,7 @@ _OF_A_RESOURCE = frozenset({
     "$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions",
 })  # fmt: skip
 _IDS = ("$id", "id")
-_MARKS = frozenset({*_IDS, "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
+MARKS = frozenset({*_IDS, "$anchor", "$dynamicAnchor", "$recursiveAnchor"})
 _PLAIN = frozenset({
     "type", "enum", "required", "title", "description", "default", "format", "pattern", "minLength", "maxLength",
     "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf", "uniqueItems",
@@ -259,7 +259,7 @@ def _marks(root: object) -> Iterator[str]:
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
-            for keyword in _MARKS & value.keys():
+            for keyword in MARKS & value.keys():
                 if value[keyword] is not False:
                     yield str(value[keyword]) if keyword == "$dynamicAnchor" else keyword
             waiting += value.values()

@@ -14,6 +14,7 @@ from lmtool.trace.diff import Finding, Level, Verdict, worst
 from lmtool.trace.events import Close, Done, Drop, Piece, Vocab
 from lmtool.trace.exchanges import Exchange, HttpExchange, LmtpExchange, collect, exchanges, recorded_actions
 from lmtool.trace.matching import Matcher, MatchMode, Miss
+from lmtool.trace.redacted_values import LEFT_OUT
 from lmtool.trace.stream_events import OutputEvent, stream_of
 
 if TYPE_CHECKING:
@@ -242,6 +243,8 @@ def _compare_bodies(expected: HttpExchange, actual: HttpExchange, tolerance: Tol
     ours, theirs = (b"".join(part.data for part in one.parts) for one in (expected, actual))
     if ours == theirs or expected.request.path.partition("?")[0] in _COUNTERS:
         return
+    if tolerance.is_redacted and ours == LEFT_OUT.encode():
+        return
     try:
         one, other = json.loads(ours), json.loads(theirs)
     except (ValueError, RecursionError):
@@ -250,19 +253,25 @@ def _compare_bodies(expected: HttpExchange, actual: HttpExchange, tolerance: Tol
         yield Finding("fail", "ids", expected.name, None, message)
         return
     for path, value, got in _unequal_values(one, other, tolerance.logprob):
+        if tolerance.is_redacted and (value is None or (value == LEFT_OUT and isinstance(got, str))):
+            continue
         message = f"body differs at {path}: expected {diff.quote(value)}, got {diff.quote(got)}"
         yield Finding("fail", "ids", expected.name, None, message)
 
 
 def _unequal_values(ours: object, theirs: object, tolerance: float, path: str = "$") -> Iterator[_Difference]:
-    """Places at which two JSON values differ, with what is there; volatile members need only be there.
+    """Places at which two JSON values differ, with what is there.
 
+    Volatile members need only be there, both as numbers or neither; null is as good.
     tolerance: between numbers that are not whole, such as those of embeddings.
     """
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in dict.fromkeys((*ours, *theirs)):
+            one, other = ours.get(name), theirs.get(name)
             if name not in ours or name not in theirs or not _is_volatile(name, ours):
-                yield from _unequal_values(ours.get(name), theirs.get(name), tolerance, f"{path}.{name}")
+                yield from _unequal_values(one, other, tolerance, f"{path}.{name}")
+            elif None not in (one, other) and isinstance(one, int | float) != isinstance(other, int | float):
+                yield f"{path}.{name}", one, other
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             yield from _unequal_values(one, other, tolerance, f"{path}[{place}]")

@@ -66,6 +66,8 @@ class Tolerance:
     """Two tokens whose log-probabilities are this near may change places."""
     words: Mapping[int, str | bytes] = field(default_factory=dict, compare=False)
     """What token ids mean, as far as it is known, for what is said of them."""
+    is_redacted: bool = False
+    """Whether parts of what is expected were left out of HTTP answers: members, and texts for which `***` stands."""
 
 
 def compare(

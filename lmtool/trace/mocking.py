@@ -22,6 +22,8 @@ from lmtool.trace.matching import Matcher
 from lmtool.trace.pace import Pace
 from lmtool.trace.player import Player
 from lmtool.trace.proxy import parse_target
+from lmtool.trace.redacted_values import LEFT_OUT
+from lmtool.trace.redaction import is_left_out
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -32,14 +34,19 @@ if TYPE_CHECKING:
     from lmtool.trace.matching import MatchMode
     from lmtool.types import TokenOutput
 
-_EXACT = Tolerance(0.0, 0.0)
 
-
-async def replay_to_mock(events: Sequence[Event], *, timeout_s: float = 60.0) -> tuple[list[Comparison], list[Event]]:
+async def replay_to_mock(
+    events: Sequence[Event], *, timeout_s: float = 60.0, redacted: Sequence[str] = ()
+) -> tuple[list[Comparison], list[Event]]:
     """Play a recording to both clients; return the comparisons and what went over the wire of the first one.
 
-    timeout_s: seconds to wait for an answer.
+    timeout_s: seconds to wait for an answer. redacted: parts left out of the recording; connections of which too little
+    is left to play are not played, and named by comparisons of verdict `info`.
     """
+    lost = sorted({event.connection for event in events if is_left_out(event, redacted)})
+    notes = [Comparison.note("not verified: what its client sent was redacted", "info", str(one)) for one in lost]
+    events = [event for event in events if event.connection not in lost]
+    exact = Tolerance(0.0, 0.0, is_redacted=bool(redacted))
     # The mock server stays as long as clients do, but for sessions that were aborted.
     sessions = {event.connection for event in events if isinstance(event, Message)}
     events = [event for event in events if event.connection in sessions or not _left_by_server(event)]
@@ -49,14 +56,14 @@ async def replay_to_mock(events: Sequence[Event], *, timeout_s: float = 60.0) ->
         driver = Driver(parse_target(f"ws://127.0.0.1:{port}/"), replayed.append, timeout=timeout_s)
         trouble = await driver.run(client_actions(events))
     # What is wrong with the recorded answers themselves is repeated.
-    own = {finding for one in compare_replay(events, events, "numbers", _EXACT) for finding in one.findings}
+    own = {finding for one in compare_replay(events, events, "numbers", exact) for finding in one.findings}
     comparisons = [
         replace(one, findings=tuple(finding for finding in one.findings if finding not in own))
-        for one in compare_replay(events, replayed, "numbers", _EXACT)
+        for one in compare_replay(events, replayed, "numbers", exact)
     ]
     if trouble:
         comparisons.append(Comparison.note(f"{trouble} within {timeout_s:g} s"))
-    return comparisons + await _ask_with_our_client(recorded, timeout_s), replayed
+    return [*notes, *comparisons, *await _ask_with_our_client(recorded, timeout_s)], replayed
 
 
 def _left_by_server(event: Event) -> bool:
@@ -191,8 +198,8 @@ def _entry_facts(entry: Mapping[str, object]) -> dict[str, object]:
         return {"model_info": entry["model_info"]}
     if "watch" in entry:
         return {"watch": entry["watch"]}
-    if "buffer" in entry:
-        return {"buffer": entry["buffer"]}
+    if isinstance(buffer := entry.get("buffer"), dict):
+        return {"buffer": ... if buffer.get("name") == LEFT_OUT else buffer}
     if isinstance(models := entry.get("models"), list):
         return {"models": [one["name"] for one in models]}
     facts = {name: entry.get(name) for name in ("token", "logprob", "text", "finish_reason")}

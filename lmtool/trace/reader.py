@@ -34,7 +34,8 @@ MOST_EMPTY, _SHORTEST_EVENT = 2**20, 8
 """Lines that are too short for an event, and so say nothing; bytes of the shortest event with its line feed."""
 BLOCK = 2**16
 """Bytes that are read at a time: what is made of them stays in the processor's cache."""
-_BLOBS_KEPT = 8
+_BLOBS_KEPT = 2**23
+"""Bytes of the lines of blobs that stay at hand; as Python objects they take about ten times as many."""
 State: TypeAlias = Literal["complete", "cut", "altered"]
 
 
@@ -100,7 +101,7 @@ class TraceReader:
                 self.in_order(check, event.time, source.number)
                 check.add(event, line)
                 if isinstance(event, Blob):
-                    blobs.add(event, source.begin)
+                    blobs.add(event, source.begin, len(line))
                 yield source.begin, blobs.whole(event) if whole else event
         self.ending = check.ending(source.torn)
 
@@ -280,11 +281,13 @@ class _BlobStore:
 
     def __init__(self, reader: TraceReader) -> None:
         self._reader = reader
-        self._offsets: dict[str, int] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+        """Of each blob the offset and the size of its line."""
         self._values: OrderedDict[str, object] = OrderedDict()
+        self._size = 0
 
-    def add(self, blob: Blob, offset: int) -> None:
-        self._offsets[blob.sha256] = offset
+    def add(self, blob: Blob, offset: int, size: int) -> None:
+        self._places.setdefault(blob.sha256, (offset, size))
         self._keep(blob)
 
     def whole(self, event: Event) -> Event:
@@ -292,18 +295,20 @@ class _BlobStore:
 
     def _value(self, sha256: str) -> object:
         if sha256 not in self._values:
-            if sha256 not in self._offsets:
+            if sha256 not in self._places:
                 raise FileError(f"{self._reader.path} refers to the blob {sha256[:12]}, which no line above gives")
-            blob = self._reader.at(self._offsets[sha256])
+            blob = self._reader.at(self._places[sha256][0])
             assert isinstance(blob, Blob)
             self._keep(blob)
         self._values.move_to_end(sha256)
         return self._values[sha256]
 
     def _keep(self, blob: Blob) -> None:
+        if blob.sha256 not in self._values:
+            self._size += self._places[blob.sha256][1]
         self._values[blob.sha256] = blob.value
-        if len(self._values) > _BLOBS_KEPT:
-            self._values.popitem(last=False)
+        while self._size > _BLOBS_KEPT and len(self._values) > 1:
+            self._size -= self._places[self._values.popitem(last=False)[0]][1]
 
 
 def is_comment(line: bytes) -> bool:

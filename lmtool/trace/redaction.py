@@ -44,7 +44,7 @@ from lmtool.trace.redacted_values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lmtool.lmtp.frames import Entry, Key
     from lmtool.trace.content import Content
@@ -266,6 +266,20 @@ class Redaction:
             payload = {name: self._mark(one) if asked else _ANSWERED[name] for name, one in said.items()}
             redacted["chunkFragment"] = redact_session(chunk) | payload
         return redacted
+
+
+def is_left_out(event: Event, parts: Sequence[str]) -> bool:
+    """Whether redaction of these parts left nothing of what a client sent that can be sent again.
+
+    Of a session's message it leaves the structure alone, without marks for the rest.
+    """
+    if not {"prompt", "text"} & set(parts):
+        return False
+    if isinstance(event, Message):
+        return event.direction == ">"
+    return (isinstance(event, Frame) and event.direction == ">" and event.content == LEFT_OUT) or (
+        isinstance(event, Request) and event.body == LEFT_OUT
+    )
 
 
 def entry_token_ids(entry: Mapping[str, object]) -> list[int]:

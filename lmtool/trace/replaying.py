@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lmtool.errors import FileError, UsageError
+from lmtool.errors import UsageError
 from lmtool.logprobs.mode import logprobs_mode
 from lmtool.trace.comparison import Comparison, compare_replay, is_sampled
 from lmtool.trace.content import JsonText
@@ -16,8 +16,8 @@ from lmtool.trace.driver import Driver, client_actions
 from lmtool.trace.events import Frame, Message, Open, Request, Vocab
 from lmtool.trace.exchanges import LmtpExchange, exchanges
 from lmtool.trace.recorder import Recorder
-from lmtool.trace.redaction import Redaction
-from lmtool.trace.writer import TraceWriter
+from lmtool.trace.redaction import Redaction, is_left_out
+from lmtool.trace.writer import TraceWriter, in_place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,6 +49,8 @@ class ReplayOptions:
     """Let the server score what was sampled without a seed."""
     speed: float | None = None
     """Also wait for the recorded times, this many times as fast; None: for no clock."""
+    redacted: tuple[str, ...] = ()
+    """Parts that were left out of the recording, as its header names them."""
 
     @classmethod
     def of(
@@ -67,8 +69,10 @@ class ReplayOptions:
         tolerance = Tolerance(
             _number(tol_logprob, verify.get("tol_logprob"), standard.logprob),
             _number(tie_eps, verify.get("tie_eps"), standard.tie),
+            is_redacted=bool(header.redacted),
         )
-        return cls(level or recorded, tolerance, verify, timeout, verify.get("sampled") != "shape", speed)
+        score = verify.get("sampled") != "shape"
+        return cls(level or recorded, tolerance, verify, timeout, score, speed, header.redacted)
 
 
 def _number(argument: float | None, recorded: object, standard: float) -> float:
@@ -83,9 +87,12 @@ async def replay(
     """Send a recording to a server, compare the answers, and let it score what was sampled.
 
     events: without references to large values. Returns the comparisons, and everything that went over the wire except
-    for the scoring. Raises `ConnectError`, and `UsageError` for a recording whose prompts were redacted.
+    for the scoring. Raises `ConnectError`, and `UsageError` for a recording without its prompts, or above level `shape`
+    without its answers.
     """
-    refuse_redacted(events)
+    if "text" in options.redacted and options.level != "shape":
+        raise UsageError("the answers of this recording were redacted", "--level shape compares only their form")
+    refuse_redacted(events, options.redacted)
     replayed, comparisons = await _drive(events, target, options)
     if options.level == "time":
         late = judge_speed(exchanges(replayed), options.limits)
@@ -119,14 +126,14 @@ async def _score(events: Sequence[Event], target: Target, options: ReplayOptions
     return comparisons
 
 
-def refuse_redacted(events: Sequence[Event]) -> None:
-    """Raise `UsageError` naming the first request whose prompt is not in the recording."""
+def refuse_redacted(events: Sequence[Event], parts: Sequence[str] = ()) -> None:
+    """Raise `UsageError` naming the first request whose prompt is not in the recording. parts: those redacted."""
     for event in events:
         members = (_payload(event) or {}).values()
-        is_redacted = any(isinstance(one, dict) and "$redacted" in one for one in members)
+        is_marked = any(isinstance(one, dict) and "$redacted" in one for one in members)
         if isinstance(event, Message) and event.direction == ">":
-            is_redacted = '"$redacted"' in json.dumps(event.value)
-        if is_redacted:
+            is_marked = '"$redacted"' in json.dumps(event.value)
+        if is_marked or is_left_out(event, parts):
             raise UsageError(
                 f"the request at {event.time:.3f} s on connection {event.connection} has a redacted prompt",
                 "it can be answered (lmtool trace serve --match prompt), not sent again",
@@ -236,7 +243,7 @@ def speed_figures(exchange: LmtpExchange) -> dict[str, float]:
 
 
 def save_replay(path: Path, header: Header, recorded: Iterable[Event], replayed: Sequence[Event]) -> None:
-    """Save a replay as a trace, under the recording's header and with its vocabulary; replaces the file.
+    """Save a replay as a trace, under the recording's header and with its vocabulary; replaces the file when complete.
 
     Raises `FileError`.
     """
@@ -244,12 +251,11 @@ def save_replay(path: Path, header: Header, recorded: Iterable[Event], replayed:
     for event in recorded:
         if isinstance(event, Vocab):
             words |= {i: text if isinstance(text, bytes) else text.encode() for i, text in event.tokens.items()}
-    writer = TraceWriter(path, replace(header, redacted=()), overwrite=True)
-    recorder = Recorder(writer, Redaction((), b""), (lambda i: words.get(i, b"")) if words else None)
-    try:
-        recorder.record(replayed)
-        writer.close(replayed[-1].time if replayed else 0.0)  # a recorder keeps no trace in which nothing happened
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        recorder.abandon()
+    with in_place_of(path, overwrite=True) as new:
+        writer = TraceWriter(new, replace(header, redacted=()), overwrite=True)
+        recorder = Recorder(writer, Redaction((), b""), (lambda i: words.get(i, b"")) if words else None)
+        try:
+            recorder.record(replayed)
+            writer.close(replayed[-1].time if replayed else 0.0)  # a recorder keeps no trace in which nothing happened
+        finally:
+            recorder.abandon()

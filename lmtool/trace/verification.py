@@ -192,7 +192,7 @@ async def _replay(
     if server is None:
         from lmtool.trace.mocking import replay_to_mock
 
-        return await replay_to_mock(events, timeout_s=plan.timeout)
+        return await replay_to_mock(events, timeout_s=plan.timeout, redacted=header.redacted)
     from lmtool.trace.replaying import ReplayOptions, replay
 
     return await replay(events, server.target, ReplayOptions.of(header, level=plan.level, timeout=plan.timeout))

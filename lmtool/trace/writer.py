@@ -155,6 +155,12 @@ def in_place_of(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
             new.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str, *, overwrite: bool | None = True) -> None:
+    """Write a text file, which gets its name when complete. overwrite: as for `TraceWriter`. Raises `FileError`."""
+    with in_place_of(path, overwrite=overwrite) as new:
+        new.write_text(text, encoding="utf-8", newline="\n")
+
+
 def write_trace(path: Path, header: Header, events: Iterable[Event], *, overwrite: bool | None = None) -> int:
     """Write a trace of these events, which gets its name when it is complete; return their number.
 

@@ -128,6 +128,7 @@ class InspectorApp(ActionContext):
             plays = options.at is None and math.isfinite(options.speed)
             view.speed = options.speed if math.isfinite(options.speed) else 1.0
             view.playing = plays
+            view.from_beginning = not plays and options.at is None
             view.moment = options.at if options.at is not None else 0.0 if plays else None
 
     def make_main(self) -> MainScreen:

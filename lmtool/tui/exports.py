@@ -18,7 +18,7 @@ from lmtool.terminal import hidden_shown
 from lmtool.trace import formats
 from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
-from lmtool.trace.writer import in_place_of, write_trace
+from lmtool.trace.writer import write_text, write_trace
 from lmtool.tui.replay_preamble import own_entries, without_other_streams
 from lmtool.tui.runs import visible, width
 
@@ -88,9 +88,7 @@ def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bo
         header = Header(by="lmtool inspect", title=f"stream {stream.label}", model=model, json="msgspec")
         write_trace(path, header, events_of(view, stream), overwrite=overwrite)
         return
-    text = "".join(texts(view, stream))
-    with in_place_of(path, overwrite=overwrite) as new:
-        new.write_text(text, encoding="utf-8", newline="\n")
+    write_text(path, "".join(texts(view, stream)), overwrite=overwrite)
 
 
 def events_of(view: View, stream: Stream) -> Iterator[Event]:

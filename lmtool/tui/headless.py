@@ -141,7 +141,7 @@ async def snapshot(
     app.animation_level = "none"
     async with app.run_test(size=size) as pilot:
         if options.at is None:
-            app.view.playing, app.view.moment = False, None
+            app.view.playing, app.view.moment, app.view.from_beginning = False, None, True
         await pilot.pause()
         if other is not None and app.top_screen is app.main:
             app.do(app.keys.by_id("compare"))

@@ -67,6 +67,10 @@ class View:
     """Moments that the user marked."""
     measures: Measures = field(init=False)
     """Of the tokens of the state."""
+    branch_tokens: dict[str, str] = field(default_factory=dict)
+    """By label of a branch the token that it begins with, as text: the end of its prompt."""
+    from_beginning: bool = False
+    """Whether ended streams are shown from their beginning, until cursor or moment move: a recording just opened."""
     uncertainty: Uncertainty = "surprisal"
     """What `uncertain` goes by."""
     _uncertain: tuple[int | None, int] = (None, 0)
@@ -95,6 +99,7 @@ class View:
 
     def pause(self) -> None:
         """Hold the view where it is, or go on."""
+        self.from_beginning = False
         if self.live:
             self.moment = self.state.now if self.moment is None else None
         elif self.moment is None:
@@ -117,7 +122,7 @@ class View:
 
     def seek(self, moment: float) -> None:
         """Look at another moment; behind the end of a file or of what is live means the end."""
-        moment = max(0.0, moment)
+        moment, self.from_beginning = max(0.0, moment), False
         if moment >= self.state.now:
             self.moment = None
             return
@@ -181,8 +186,11 @@ class View:
 
     def choose_stream(self, index: int) -> None:
         """Look at this stream, at its last token."""
-        self.stream = index
-        self.end()
+        self.stream, self.row, self.frame, self.bar = index, None, None, 0
+
+    def begins(self, stream: Stream) -> bool:
+        """Whether the beginning of a stream is shown, not its end."""
+        return self.from_beginning and stream.ended is not None and stream.ended <= self.time
 
     def follow_stream(self) -> None:
         """Show the tokens of the stream under the cursor only, or of all again."""
@@ -245,7 +253,7 @@ class View:
 
     def choose_token(self, row: int) -> None:
         """Put the cursor on a token."""
-        self.row, self.frame, self.bar = row, None, 0
+        self.row, self.frame, self.bar, self.from_beginning = row, None, 0, False
         self.stream = self.state.tokens.streams[row]
 
     def move_token(self, steps: int) -> None:
@@ -304,8 +312,7 @@ class View:
 
     def end(self) -> None:
         """To the last token, and along with new ones."""
-        self.row = self.frame = None
-        self.bar = 0
+        self.row, self.frame, self.bar, self.from_beginning = None, None, 0, False
 
     @property
     def new_below(self) -> int:

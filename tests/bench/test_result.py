@@ -14,9 +14,12 @@ METRICS = {"speed": Metric(100.0, "higher"), "wait": Metric(10.0, "lower")}
 
 
 def test_what_was_saved_is_read(tmp_path: Path) -> None:
-    """The metrics come back as they were."""
+    """The metrics come back as they were; a link in the file's place is replaced, not followed."""
+    (tmp_path / "kept").write_text("mine")
+    (tmp_path / "a.json").symlink_to("kept")
     save(tmp_path / "a.json", outcome("serve", {"model": "m"}, METRICS))
     assert read(tmp_path / "a.json", "serve") == METRICS
+    assert (tmp_path / "kept").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

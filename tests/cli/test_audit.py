@@ -25,7 +25,12 @@ def verdicts(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]
 
 
 def test_our_http_routes(lmtool: Run, embedded: str, tmp_path: Path) -> None:
-    """Both routes of the included model; what is not offered is no surprise, and no trace of a breach is made."""
+    """Both routes of the included model; what is not offered is no surprise, and no trace of a breach is made.
+
+    A link in the report's place is replaced, not followed.
+    """
+    (tmp_path / "kept").write_text("mine")
+    (tmp_path / "j.xml").symlink_to("kept")
     url = embedded.replace("ws://", "http://")
     found = verdicts(lmtool("audit", url, "--claim", "raw", "--json", "--junit", "j.xml", "--draws", "16"))
     skipped = {wire: {name for name, one in checks.items() if one != "pass"} for wire, checks in found.items()}
@@ -35,6 +40,7 @@ def test_our_http_routes(lmtool: Run, embedded: str, tmp_path: Path) -> None:
     }
     assert ET.parse(tmp_path / "j.xml").getroot().get("failures") == "0"
     assert not (tmp_path / "report").exists()
+    assert (tmp_path / "kept").read_text() == "mine"
 
 
 def test_our_lmtp(lmtool: Run, embedded: str) -> None:

@@ -177,6 +177,8 @@ def test_what_servers_make_up_is_not_compared(value: object, members: dict[str, 
         ({"bos_token_id": 1}, {"bos_token_id": 2}, "$.bos_token_id: expected 1, got 2"),
         ({"embedding": [0.5]}, {"embedding": [0.52]}, "$.embedding[0]: expected 0.5, got 0.52"),
         ({"tokens": [5, 6]}, {"tokens": [5, 7]}, "$.tokens[1]: expected 6, got 7"),
+        (MODELS, {"created": "today"}, "$.data[0].created: expected 17, got 'today'"),
+        ({"ttl_seconds": 300}, {"ttl_seconds": [300]}, "$.ttl_seconds: expected 300, got [300]"),
     ],
 )
 def test_all_else_is_compared(value: object, members: dict[str, object], told: str) -> None:

@@ -19,6 +19,7 @@ from lmtool.trace.reader import BLOCK, Lines, TraceReader
 from tests.trace.conftest import CONVERSATION, token, tokens
 
 if TYPE_CHECKING:
+    from lmtool.trace.events import Event
     from tests.trace.conftest import WriteTrace
 
 HEADER = b'{"lmtp_trace": 1}\n'
@@ -246,6 +247,29 @@ def test_blobs_are_put_back_when_asked(write_trace: WriteTrace) -> None:
     frames = [e for _, e in reader.with_offsets(whole=True) if isinstance(e, Frame)]
     assert [f.wire() for f in frames] == [f'GENERATE {{"logit_bias": {{"n": {i}}}}}' for i in range(20)]
     assert users[3] in list(reader)
+
+
+class Counted(TraceReader):
+    """A reader that counts how often it goes back."""
+
+    returns = 0
+
+    def at(self, offset: int) -> Event:
+        """The event there."""
+        self.returns += 1
+        return super().at(offset)
+
+
+@pytest.mark.parametrize(("size", "most"), [(100, 0), (700_000, 41)])
+def test_blobs_in_turn(write_trace: WriteTrace, size: int, most: int) -> None:
+    """Small values that are used in turn are read once; of large ones only some bytes stay in memory."""
+    masks = [Blob(0, 0, f"{i:02}", {"n": "x" * size}) for i in range(20)]
+    users = [Frame(0, ">", 1, JsonText("GENERATE", {"logit_bias": {"$blob": f"{i % 20:02}"}}, "py")) for i in range(40)]
+    reader = Counted(write_trace([*masks, *users], "a.lmtp.jsonl.gz"))
+    found = [event for _, event in reader.with_offsets(whole=True) if isinstance(event, Frame)]
+    contents = [one.content.value for one in found if isinstance(one.content, JsonText)]
+    assert contents == [{"logit_bias": masks[0].value}] * 40
+    assert reader.returns < most or reader.returns == most == 0
 
 
 def test_a_blob_that_is_nowhere_is_told(write_trace: WriteTrace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,27 @@ def test_with_what_the_recording_knew(tmp_path: Path) -> None:
     words = {i: text for event in events if isinstance(event, Vocab) for i, text in event.tokens.items()}
     assert (words[5], words[7]) == ("Hello", b"\xf0\x9f")
     assert path.stat().st_size < 40_000
+
+
+def test_a_replay_is_written_whole(tmp_path: Path) -> None:
+    """What is replaced stays as it was, under its other names, until the replay is complete."""
+    path, kept = tmp_path / "a.lmtp.jsonl", tmp_path / "kept"
+    path.write_text("mine")
+    kept.hardlink_to(path)
+    with pytest.raises(ValueError, match="a replay that breaks off"):
+        save_replay(path, Header(), [], Unfinished([Open(0, 1)]))
+    assert (path.read_text(), len(list(tmp_path.iterdir()))) == ("mine", 2)
+    save_replay(path, Header(), [], [Open(0, 1)])
+    assert (len(list(TraceReader(path))), kept.read_text()) == (2, "mine")
+
+
+class Unfinished(list[Event]):
+    """Events that end with an error."""
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events, then the error."""
+        yield from super().__iter__()
+        raise ValueError("a replay that breaks off")
 
 
 def test_nothing_came(tmp_path: Path) -> None:

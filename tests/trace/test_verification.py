@@ -11,10 +11,13 @@ import pytest
 from lmtool.errors import FileError, UsageError
 from lmtool.trace.comparison import Comparison
 from lmtool.trace.diff import Finding
+from lmtool.trace.editing import redacted
 from lmtool.trace.events import Event
 from lmtool.trace.header import Header
 from lmtool.trace.outcomes import KnownFailures
 from lmtool.trace.proxy import parse_target
+from lmtool.trace.reader import TraceReader
+from lmtool.trace.redaction import Redaction, parse
 from lmtool.trace.verification import (
     REPORTS,
     Plan,
@@ -28,6 +31,8 @@ from lmtool.trace.verification import (
     select,
     summary,
 )
+from lmtool.trace.writer import write_trace
+from tests.conftest import ROOT
 from tests.trace.conftest import generate, token, tokens
 
 CASE = RecordingCase("hello", "drive")
@@ -186,3 +191,51 @@ def test_reports() -> None:
     assert 'classname="drive" name="hello"' in REPORTS["junit.xml"](outcomes)
     assert "| hello[drive] | fail | fail (ids) stream" in REPORTS["report.md"](outcomes)
     assert summary(outcomes) == "2 checks · 1 pass · 1 fail"
+
+
+class TestRedacted:
+    """Recordings without what clients or models said."""
+
+    @pytest.mark.parametrize("what", ["prompt", "text"])
+    @pytest.mark.parametrize(
+        ("name", "verdict"),
+        [
+            ("one_greedy_stream", "pass"),
+            ("a_page_of_another_site", "pass"),
+            ("buffers", "pass"),
+            ("evergreen_sessions", "info"),
+            ("frames_that_cannot_be_read", "info"),
+        ],
+    )
+    async def test_mock(self, tmp_path: Path, name: str, verdict: str, what: str) -> None:
+        """Played to clients as far as they go: what cannot be sent again is named, and fails nothing."""
+        outcome = await check(Plan(report=tmp_path), RecordingCase(name, "mock"), redacted_copy(name, what, tmp_path))
+        told = "not verified: what its client sent was redacted"
+        if (name, what) == ("frames_that_cannot_be_read", "text"):
+            verdict = "pass"  # its frames are the client's own words
+        assert (outcome.verdict, told in "".join(outcome.messages)) == (verdict, verdict == "info")
+
+    async def test_texts_cannot_be_compared(self, tmp_path: Path, served: str) -> None:
+        """A recording without its answers is compared in form only; at another level the case is skipped."""
+        path, servers = redacted_copy("one_greedy_stream", "text", tmp_path), (Server(parse_target(served), None),)
+        outcome = await check(Plan(servers, report=tmp_path), CASE, path)
+        assert (outcome.verdict, outcome.reason) == ("skipped", "the answers of this recording were redacted")
+        assert (await check(Plan(servers, level="shape", report=tmp_path), CASE, path)).verdict == "pass"
+
+    async def test_http_answers_of_which_parts_are_left(self, tmp_path: Path, served: str) -> None:
+        """Members that were left out are not compared; the others are."""
+        path = redacted_copy("plain_http", "prompt", tmp_path)
+        plan = Plan((Server(parse_target(served), None, any_protocol=True),), report=tmp_path)
+        outcome = await check(plan, CASE, path)
+        assert outcome.verdict == "pass", outcome.messages
+        lines = path.read_text(encoding="utf-8").replace('"", {}', '"", {"lmtp": 2}').splitlines()[:-1]
+        path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        assert (await check(plan, CASE, path)).verdict == "fail"
+
+
+def redacted_copy(name: str, what: str, folder: Path) -> Path:
+    """A recording of this repository without a part."""
+    reader, redaction = TraceReader(ROOT / f"recordings/{name}.lmtp.jsonl"), Redaction(parse(what), b"salt")
+    path = folder / f"{name}.lmtp.jsonl"
+    write_trace(path, redaction.header(reader.header), redacted(reader, redaction))
+    return path

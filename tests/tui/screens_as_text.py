@@ -29,8 +29,7 @@ async def screen(size: tuple[int, int], keys: tuple[str, ...]) -> str:
     app = InspectorApp(lines, None, InspectorOptions(speed=float("inf")))
     async with app.run_test(size=size) as pilot:
         seen = Watched(app, pilot, Scripted())
-        while not lines.is_loaded:
-            await pilot.pause(0.02)
+        await seen.wait_for(lambda: lines.is_loaded, "the file to be read")
         await seen.settle()
         for key in keys:
             await seen.press(key)

@@ -194,9 +194,18 @@ class Watched:
         """Wait until everything that came is drawn."""
         await self.pilot.pause()
         self.app.changed()
-        while self.app.is_changed:
-            await self.pilot.pause(0.02)
+        await self.wait_for(lambda: not self.app.is_changed, "everything to be drawn")
         await self.pilot.pause()
+
+    async def wait_for(self, holds: Callable[[], object], what: str) -> None:
+        """Wait until something holds. Raises what ended the app, and `AssertionError` after 3,000 looks, a minute."""
+        for _ in range(3000):
+            if self.app.failure is not None:
+                raise self.app.failure
+            if holds():
+                return
+            await self.pilot.pause(0.02)
+        raise AssertionError(f"waited a minute for {what}")
 
     def rows(self) -> list[str]:
         """The screen, without colours."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from lmtool.errors import ConnectError, FileError, UsageError
 from lmtool.tui.action import Action
 from lmtool.tui.app import DRAWING_SHARE, LONGEST_PERIOD, SHORTEST_PERIOD, InspectorApp, Pace, run_inspector
+from lmtool.tui.documents.text import TextDocument
 from lmtool.tui.event_store import EventStore, TraceFile
 from lmtool.tui.options import InspectorOptions
 from lmtool.tui.sources.file import FileSource
@@ -27,8 +29,7 @@ async def opened(path: Path, options: InspectorOptions | None = None) -> str:
     app = InspectorApp(TraceFile(path), None, options or InspectorOptions(speed=float("inf")))
     async with app.run_test(size=(120, 36)) as pilot:
         seen = Watched(app, pilot, Scripted())
-        while not app.lines.is_loaded:
-            await pilot.pause(0.02)
+        await seen.wait_for(lambda: app.lines.is_loaded, "the file to be read")
         await seen.settle()
         return seen.text()
 
@@ -57,8 +58,7 @@ class TestApp:
             app = InspectorApp(TraceFile(whole), None, InspectorOptions(speed=speed), TraceFile(path))
             async with app.run_test(size=(160, 36)) as pilot:
                 seen = Watched(app, pilot, Scripted())
-                while app.top_screen is app.main:
-                    await pilot.pause(0.02)
+                await seen.wait_for(lambda: app.top_screen is not app.main, "the comparison")  # noqa: B023 - at once
                 await seen.settle()
                 assert "A 1/1" in seen.text()
                 assert "B 1/1" in seen.text()
@@ -90,11 +90,21 @@ class TestApp:
         app = InspectorApp(trace, None, InspectorOptions(speed=float("inf")))
         async with app.run_test(size=(120, 36)) as pilot:
             seen = Watched(app, pilot, Scripted())
-            while not trace.is_loaded and app.failure is None:
-                await pilot.pause(0.02)
+            await seen.wait_for(lambda: trace.is_loaded, "the file to be read")
             for key in "1m2vvv3j45cnNuGgB":
                 await seen.press(key)
                 assert app.failure is None
+
+    async def test_a_screen_that_cannot_be_drawn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ends the app and the test that waits for it, with what went wrong."""
+
+        async def watch() -> None:
+            async with asyncio.timeout(50), watching() as seen:
+                monkeypatch.setattr(TextDocument, "line", lambda *_: 1 // 0)
+                await seen.press("2", "v", "v")
+
+        with pytest.raises(ZeroDivisionError):
+            await watch()
 
     async def test_a_remote_that_goes_leaves_the_last_screen(self) -> None:
         """The header and the line below say so until a key is pressed; everything can still be looked at."""
@@ -196,8 +206,7 @@ class TestApp:
         app = InspectorApp(source.file, None if source_first else source, InspectorOptions(speed=float("inf")))
         async with app.run_test(size=(120, 36)) as pilot:
             seen = Watched(app, pilot, Scripted())
-            while not app.status.trouble:
-                await pilot.pause(0.02)
+            await seen.wait_for(lambda: app.status.trouble, "the damage to be told")
             await seen.settle()
             assert f"■ {word}" in seen.text()
             assert f"bad.lmtp.jsonl is {word}: " in seen.text()
@@ -220,8 +229,8 @@ class TestApp:
         options = InspectorOptions(speed=float("inf"), exit_at_end=True)
         app = InspectorApp(TraceFile(RECORDINGS / "eight_streams_interleaved.lmtp.jsonl"), None, options)
         async with app.run_test() as pilot:
-            while app.return_value is None:
-                await pilot.pause(0.02)
+            seen = Watched(app, pilot, Scripted())
+            await seen.wait_for(lambda: app.return_value is not None, "the end")
         assert app.return_value == 0
         async with watching(options=InspectorOptions(exit_at_end=True)) as seen:
             seen.source.end()

@@ -269,8 +269,7 @@ class TestCommandLines:
         app = InspectorApp(lines, None, InspectorOptions(speed=float("inf"), source_words=("it's.jsonl",)))
         async with app.run_test(size=(120, 36)) as pilot:
             seen = Watched(app, pilot, Scripted())
-            while not lines.is_loaded:
-                await pilot.pause(0.02)
+            await seen.wait_for(lambda: lines.is_loaded, "the file to be read")
             await seen.settle()
             self._check(app, shlex.quote("it's.jsonl"), least=12)
 

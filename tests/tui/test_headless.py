@@ -13,7 +13,7 @@ from lmtool.errors import ConnectError, FileError, UsageError
 from lmtool.trace.events import Event, Vocab
 from lmtool.trace.filter import parse
 from lmtool.trace.header import Header
-from lmtool.trace.writer import TraceWriter
+from lmtool.trace.writer import write_trace
 from lmtool.tui import headless
 from lmtool.tui.headless import export, need_screen, save_snapshot
 from lmtool.tui.options import InspectorOptions
@@ -131,18 +131,33 @@ async def test_a_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", ["120x36", "80x24", "150x40"])
 async def test_a_picture_begins_at_the_beginning(size: str, tmp_path: Path) -> None:
     """Three streams of 60 tokens stand there whole, from their first word on, where there is room for them."""
-    path = tmp_path / "three.lmtp.jsonl"
+    words = await words_of_picture(three_streams(tmp_path), size)
+    assert words.count("w0") == 3
+    assert words.count("w59") >= 3
+    assert all(words.count(word) == 2 for word in ("Once", "Then", "Last"))  # in the table, and before its answer
+
+
+@pytest.mark.parametrize(("size", "shown"), [("60x20", 2), ("100x30", 2)])
+async def test_a_small_picture_shows_the_beginning(size: str, shown: int, tmp_path: Path) -> None:
+    """Where streams that have ended do not fit, each is shown from its first word on, not up to its last."""
+    words = await words_of_picture(three_streams(tmp_path), size)
+    assert words.count("w0") == shown
+
+
+def three_streams(folder: Path) -> Path:
+    """A recording of three streams that have ended."""
+    path = folder / "three.lmtp.jsonl"
     events: list[Event] = [Vocab(0, 0, {i: f" w{i}" for i in range(60)} | {60: "Once", 61: "Then", 62: "Last"})]
     events += [generate(0, n, prompt=[60 + n], max_tokens=60) for n in range(3)]
     for i in range(60):
         last = "length" if i == 59 else None
         events.append(tokens(i / 100, *(token(i, n) | {"finish_reason": last} for n in range(3))))
-    writer = TraceWriter(path, Header())
-    for event in events:
-        writer.write(event)
-    writer.close(1.0)
-    await save_snapshot([path], tmp_path / "a.svg", size, InspectorOptions(), force=False)
-    words = re.findall(r"\w+", re.sub(r"<style>.*</style>|<[^>]*>|&#160;", " ", (tmp_path / "a.svg").read_text()))
-    assert words.count("w0") == 3
-    assert words.count("w59") >= 3
-    assert all(words.count(word) == 2 for word in ("Once", "Then", "Last"))  # in the table, and before its answer
+    write_trace(path, Header(), events)
+    return path
+
+
+async def words_of_picture(path: Path, size: str) -> list[str]:
+    """The words that stand in the picture of a recording."""
+    picture = path.with_suffix(".svg")
+    await save_snapshot([path], picture, size, InspectorOptions(), force=False)
+    return re.findall(r"\w+", re.sub(r"<style>.*</style>|<[^>]*>|&#160;", " ", picture.read_text()))

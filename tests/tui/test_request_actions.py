@@ -26,6 +26,7 @@ async def test_branch() -> None:
         assert asked.sampling.top_logprobs >= 5
         assert seen.app.view.current is not None
         assert seen.app.view.current.label == "1/11"
+        assert seen.app.view.branch_tokens == {"1/11": "."}
         await seen.press("B")
         assert "1/1" in seen.text()
         assert "└─ #1 '.' 1/11" in seen.text()

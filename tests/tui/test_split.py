@@ -10,7 +10,7 @@ from lmtool.text.prompt_turns import PromptTurn, split_turns
 from lmtool.tui.documents.frame_summary import plain
 from lmtool.tui.documents.prompt_parts import prompt_parts
 from lmtool.tui.documents.split import LOWEST, NARROWEST, SplitDocument, grid
-from lmtool.tui.documents.text import WINDOW, Layout, TextDocument
+from lmtool.tui.documents.text import OWN_STYLE, WINDOW, Layout, TextDocument
 from lmtool.tui.runs import length
 from lmtool.tui.styles import ASCII, UNICODE
 from lmtool.tui.view import View
@@ -92,6 +92,19 @@ class TestSplit:
         assert document.text_rows(80, 30) == 3
         assert document.text_rows(80, 2) == 2
         assert SplitDocument(view_of([]), UNICODE).text_rows(80, 30) == 1
+
+    def test_the_token_that_a_branch_begins_with(self) -> None:
+        """Split and text view mark the token at the end of a branch's prompt, also one that was drawn before."""
+        words = event(0.0, "vocab", 0, {"5": "Hi", "7": " the", "8": " fox", "9": "."})
+        view = view_of([words, request(0.1, 1, prompt=[5, 7, 8]), tokens(0.2, (1, 9, -0.5))])
+        for document in (SplitDocument(view, UNICODE, rows=5), TextDocument(view, UNICODE)):
+            for own in ("", " fox", " dog"):
+                view.branch_tokens["1/1"] = own
+                document.height(80)
+                drawn = [run for y in range(3) for run in document.line(y, 80)]
+                marked = [run.text for run in drawn if run.style == OWN_STYLE]
+                assert marked == ([" fox"] if own == " fox" else [])
+                assert "Hi the fox" in "".join(run.text for run in drawn)
 
     def test_a_click_is_its_token(self, view: View) -> None:
         """Targets are rows of tokens, in every column."""

@@ -343,3 +343,18 @@ def test_any_keys_in_any_order(keys: list[tuple[str, tuple[object, ...]]], empty
         assert view.hidden_count >= 0
         if view.token is not None:
             view.style(view.token)
+
+
+def test_a_recording_begins_at_its_beginning() -> None:
+    """Ended streams are shown from their first token on until cursor or moment move; running ones at their end."""
+    view = view_of([request(0.1, 1), request(0.1, 2), tokens(0.2, token(7, 1), token(7, 2))])
+    view.state.streams[0].end(0.2, "stop", None)
+    ended, running = view.state.streams
+    assert not view.begins(ended)
+    for move in (view.end, view.pause, lambda: view.seek(0.15), lambda: view.choose_token(0)):
+        view.from_beginning = True
+        view.choose_stream(1)
+        assert (view.begins(ended), view.begins(running)) == (True, False)
+        move()
+        assert not view.begins(ended)
+        view.moment = None

@@ -74,14 +74,11 @@ def show(out: Output, outcome: Outcome[Case], transcript: Transcript, folder: Pa
 def finish(out: Output, outcomes: list[Outcome[Case]], options: SuiteOptions) -> None:
     """Write the reports, sum up, and end with status 1 where a case failed. Raises `FileError`."""
     from lmtool.conformance import results
-    from lmtool.errors import FileError
+    from lmtool.trace.writer import write_text
 
     for form, write in results.REPORTS.items():
         if (path := getattr(options, form)) is not None:
-            try:
-                path.write_text(write(outcomes), encoding="utf-8")
-            except OSError as error:
-                raise FileError(f"cannot write {path}: {error.strerror}") from None
+            write_text(path, write(outcomes))
     out.line(results.summary(outcomes))
     if any(outcome.bad for outcome in outcomes):
         raise typer.Exit(1)

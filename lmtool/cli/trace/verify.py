@@ -94,14 +94,15 @@ def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, wr
     from lmtool.errors import FileError
     from lmtool.trace.outcomes import unmatched
     from lmtool.trace.verification import REPORTS, summary
+    from lmtool.trace.writer import write_text
 
     if written:
         try:
             plan.report.mkdir(parents=True, exist_ok=True)
-            for name, write in REPORTS.items():
-                (plan.report / name).write_text(write(outcomes), encoding="utf-8")
         except OSError as error:
             raise FileError(f"cannot write into {plan.report}: {error.strerror}") from None
+        for name, write in REPORTS.items():
+            write_text(plan.report / name, write(outcomes))
     out.note(summary(outcomes), "")
     for pattern in unmatched(plan.known.failing, [one.case for one in outcomes]):
         out.warn(f"known-failing names {pattern}, which is no check here")

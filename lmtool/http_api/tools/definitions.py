@@ -13,7 +13,7 @@ from lmtool.errors import ConstraintError
 from lmtool.http_api import errors
 from lmtool.http_api.decoding import Part, check_size, wrong
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.tools.schema import calls_schema, closed
+from lmtool.http_api.tools.schema import calls_schema, closed, without_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class Tool:
         """What the arguments must match: always an object."""
         if self.parameters is None:
             return _NO_PARAMETERS
-        schema: Mapping[str, Any] = closed(self.parameters)
+        schema: Mapping[str, Any] = closed(without_ids(self.parameters))
         return schema if "type" in schema else {"type": "object", **schema}
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lmtool.guide.dialects import MARKS, Reading
 from lmtool.guide.schema_walk import DATA, NAMED, changed
 
 if TYPE_CHECKING:
@@ -14,12 +15,14 @@ MAX_CALLS = 64
 _SEVERAL_SIDES = frozenset({"allOf", "if", "not", "dependentSchemas", "dependencies", "unevaluatedProperties"})
 _BESIDE = frozenset({"$ref", "anyOf", "oneOf"})
 """The same, where they stand beside an object's properties."""
+_IDS = MARKS | {"$dynamicRef", "$recursiveRef"}
+"""Keywords by which references mean something else in another document."""
 
 
 def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bool) -> dict[str, Any]:
     """The schema of `[{"name": ..., "parameters": {...}}, ...]` for (name, schema of the arguments) each.
 
-    References of a tool's schema to its own parts go on to mean these parts.
+    The schemas are as `without_ids` returns them; their references go on to mean their own parts.
     """
     calls = _calls(tools)
     return {
@@ -35,7 +38,7 @@ def form_or_call(form: object, tools: Sequence[tuple[str, Mapping[str, Any]]]) -
     """The schema of what `form`, a schema, allows, or of one call, an object as in `calls_schema`."""
     return {
         "anyOf": [{"$ref": "#/$defs/form"}, *_calls(tools)],
-        "$defs": {"form": moved(form, "#/$defs/form"), **_arguments(tools)},
+        "$defs": {"form": moved(without_ids(form), "#/$defs/form"), **_arguments(tools)},
     }
 
 
@@ -76,6 +79,22 @@ def _has(value: Any, keywords: frozenset[str]) -> bool:  # noqa: ANN401  # any J
     return isinstance(value, list) and any(_has(part, keywords) for part in value)
 
 
+def without_ids(schema: Any) -> Any:  # noqa: ANN401  # any JSON
+    """The schema with a pointer for each reference by an id, an anchor or a scope, so that it can be part of another.
+
+    The same object where it has none of them.
+    """
+    return Reading(schema, exact=False).schema if _has_ids(schema) else schema
+
+
+def _has_ids(value: Any) -> bool:  # noqa: ANN401  # any JSON
+    if isinstance(value, dict):
+        return any(not isinstance(value[name], dict) for name in _IDS & value.keys()) or any(
+            map(_has_ids, value.values())
+        )
+    return isinstance(value, list) and any(map(_has_ids, value))
+
+
 def alone(schema: Any, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
     """A part of a schema as a document of its own, whose references go on to mean parts of `root`."""
     if not isinstance(schema, dict):
@@ -87,10 +106,10 @@ def alone(schema: Any, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any J
 
 
 def moved(schema: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
-    """A schema whose root stands at the JSON pointer `to` of another document. One with an `$id` needs no change."""
+    """A schema, as `without_ids` returns it, whose root stands at the JSON pointer `to` of another document."""
     if isinstance(schema, list):
         return [moved(part, to) for part in schema]
-    if not isinstance(schema, dict) or "$id" in schema:
+    if not isinstance(schema, dict):
         return schema
     return {keyword: _moved_value(keyword, value, to) for keyword, value in schema.items()}
 

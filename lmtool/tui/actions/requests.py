@@ -91,6 +91,8 @@ def bias_out(app: ActionContext) -> None:
 def _branch(app: ActionContext, row: int, instead: int | str | bytes, *, typed: str = "") -> None:
     view = app.view
     stream = view.state.stream_of(row)
+    own = view.state.texts.of_id(instead) if isinstance(instead, int) else instead
+    own = typed or (own if isinstance(own, str) else own.decode(errors="replace"))
     sign = repr(visible(typed)) if typed else view.measures.quote(instead)
     try:
         if stream.api is None:
@@ -104,7 +106,7 @@ def _branch(app: ActionContext, row: int, instead: int | str | bytes, *, typed: 
     except LmtoolError as error:
         app.say_error(error)
         return
-    _send_branch(app, row, sign, sending, begun)
+    _send_branch(app, row, sign, sending, begun, own)
 
 
 def _continued(app: ActionContext, continuation: Continuation) -> Awaitable[str]:
@@ -113,14 +115,17 @@ def _continued(app: ActionContext, continuation: Continuation) -> Awaitable[str]
     return app.source.continue_stream(continuation)
 
 
-def _send_branch(app: ActionContext, row: int, sign: str, sending: Awaitable[str], begun: bytes | None = None) -> None:
-    """Send a branch, and note whose child it is. begun: see `Branch.beginning`."""
+def _send_branch(
+    app: ActionContext, row: int, sign: str, sending: Awaitable[str], begun: bytes | None = None, own: str = ""
+) -> None:
+    """Send a branch, and note whose child it is. begun: see `Branch.beginning`. own: see `View.branch_tokens`."""
     parent, position = app.view.state.stream_of(row), app.view.position(row)
 
     async def send() -> None:
         label = await _label_of(app, sending)
         if label is not None:
             app.branches.add(parent.label, position, label, sign, begun)
+            app.view.branch_tokens[label] = own
             key = app.keys.sign("tree")
             app.say(f"stream {label} goes on from {parent.label} at token #{position}; {key} shows the tree")
 
@@ -140,7 +145,7 @@ async def _label_of(app: ActionContext, request: Awaitable[str]) -> str | None:
     except LmtoolError as error:
         app.say_error(error)
         return None
-    app.next_stream = label
+    app.next_stream, app.view.from_beginning = label, False
     app.resume_source()
     return label
 

@@ -83,10 +83,10 @@ class SplitDocument(ViewDocument):
         return columns, (rows - high * (down - 1) if last else high) - 1
 
     def _begin(self, place: int, columns: int, rows: int) -> int:
-        """The end of its text, or the cursor's line with what follows."""
+        """The end of its text, the beginning of a recorded one, or the cursor's line with what follows."""
         stream, last = self._shown[place], self._heights[place] - 1
         if self._view.row is None or stream.index != self._view.stream:
-            return max(0, last - rows + 1)
+            return 0 if self._view.begins(stream) else max(0, last - rows + 1)
         return max(0, min(last - rows + 1, self._text.anchor_of(stream, columns) - rows // 2))
 
     def text_rows(self, columns: int, most: int) -> int:

@@ -54,6 +54,7 @@ class Layout:
         self._stream = stream
         self.columns = max(2, columns)
         self.blanks = blanks
+        self.own = own
         self.corrections = state.texts.corrections
         """Of the texts that are laid out; after another one they are no longer what tokens mean."""
         self.lines: list[list[Part]] = [[]]
@@ -222,13 +223,18 @@ class TextDocument(ViewDocument):
         # Two columns less: the signs around the cursor's token.
         room, blanks = max(2, columns - 2), self._view.show_blanks
         layout, count = self._layouts.get(stream.index), stream.count(self._view.token_count)
-        shape, place = (room, blanks, self._view.state.texts.corrections), self._place(stream, count)
-        if layout is None or (layout.columns, layout.blanks, layout.corrections) != shape or self._far(layout, place):
+        own = self._own or self._view.branch_tokens.get(stream.label, "")
+        shape, place = (room, blanks, own, self._view.state.texts.corrections), self._place(stream, count)
+        if (
+            layout is None
+            or (layout.columns, layout.blanks, layout.own, layout.corrections) != shape
+            or self._far(layout, place)
+        ):
             if len(self._layouts) > LAYOUTS:
                 self._layouts.clear()
             start = 0 if self._whole else max(0, place - WINDOW) // WINDOW * WINDOW
             layout = self._layouts[stream.index] = Layout(
-                self._view.state, stream, room, blanks=blanks, start=start, own=self._own
+                self._view.state, stream, room, blanks=blanks, start=start, own=own
             )
         layout.extend(count if self._whole else min(count, place + WINDOW))
         return layout, count
@@ -236,7 +242,9 @@ class TextDocument(ViewDocument):
     def _place(self, stream: Stream, count: int) -> int:
         """Position of the token that must be in sight."""
         row = self._view.row
-        return bisect_left(stream.rows, row) if row is not None and self._view.stream == stream.index else count
+        if row is not None and self._view.stream == stream.index:
+            return bisect_left(stream.rows, row)
+        return 0 if self._view.begins(stream) else count
 
     def _far(self, layout: Layout, place: int) -> bool:
         """Whether a token is before what is laid out, or so far behind it that beginning anew is quicker."""
@@ -254,7 +262,7 @@ class TextDocument(ViewDocument):
         layout, _ = self._layout(stream, columns)
         row = self._view.row
         if row is None or self._view.stream != stream.index:
-            return self.lines(stream, columns) - 1
+            return 0 if self._view.begins(stream) else self.lines(stream, columns) - 1
         return layout.line(bisect_left(stream.rows, row))
 
     def line_at(self, stream: Stream, position: int, columns: int) -> int:

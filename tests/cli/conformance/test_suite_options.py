@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,12 @@ def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
     """It is a FileError."""
     with pytest.raises(FileError, match="cannot write"):
         finish(Output.of(), [], SuiteOptions(junit=tmp_path))
+
+
+def test_reports_are_written_whole(tmp_path: Path) -> None:
+    """A report gets its name when it is complete: a link in its place is replaced, not followed."""
+    (tmp_path / "kept").write_text("mine")
+    (tmp_path / "r.json").symlink_to("kept")
+    finish(Output.of(), [], SuiteOptions(json=tmp_path / "r.json"))
+    assert "cases" in json.loads((tmp_path / "r.json").read_text())
+    assert (tmp_path / "kept").read_text() == "mine"

@@ -43,8 +43,11 @@ def test_list(folder: Path) -> None:
 
 
 def test_reports_and_what_came(folder: Path, served: str, tmp_path: Path) -> None:
-    """A failure is status 1; reports are written; what came is kept, with the commands to compare it."""
+    """A failure is status 1; reports are written whole; what came is kept, with the commands to compare it."""
     report = tmp_path / "report"
+    report.mkdir()
+    (tmp_path / "kept").write_text("mine")
+    (report / "junit.xml").symlink_to(tmp_path / "kept")
     done = trace("verify", folder, "--to", served, "--report", report, "-j", 2)
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
@@ -62,6 +65,7 @@ def test_reports_and_what_came(folder: Path, served: str, tmp_path: Path) -> Non
     assert json.loads((report / "report.json").read_text())["summary"] == {"pass": 3, "fail": 1}
     assert "| wrong[drive] | fail |" in (report / "report.md").read_text()
     assert "4 checks · 3 pass · 1 fail" in done.stderr
+    assert (tmp_path / "kept").read_text() == "mine"
 
 
 def test_known_failing_must_still_fail(folder: Path, served: str, tmp_path: Path) -> None:

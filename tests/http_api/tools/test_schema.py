@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jsonschema
 import pytest
 
-from lmtool.http_api.tools.schema import MAX_CALLS, calls_schema, closed, moved
+from lmtool.guide.dialects import in_2020_12
+from lmtool.http_api.tools.definitions import Tool
+from lmtool.http_api.tools.schema import MAX_CALLS, alone, calls_schema, closed, form_or_call, without_ids
 
 TREE = {
     "type": "object",
@@ -33,10 +37,48 @@ def test_how_many() -> None:
     assert calls_schema([("a", {})], parallel=True)["maxItems"] == MAX_CALLS
 
 
-def test_a_schema_with_an_id_is_its_own_document() -> None:
-    """References are relative to it already."""
-    own = {"$id": "x:y", "$ref": "#/$defs/a"}
-    assert moved(own, "#/z") == own
+FOURTH, SEVENTH = "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"
+COLOR, BY_POINTER = {"enum": ["red"]}, {"allOf": [{"$ref": "#/definitions/d"}]}
+OTHER = {"$id": "http://x/t", "properties": {"v": {"$ref": "#c"}}, "$defs": {"c": {"$anchor": "c", "enum": ["blue"]}}}
+
+
+@pytest.mark.parametrize(
+    ("reference", "members"),
+    [
+        ("#/definitions/c", {"$schema": FOURTH, "id": "http://x/t", "definitions": {"c": COLOR}}),
+        ("http://x/t#/definitions/c", {"$schema": FOURTH, "id": "http://x/t", "definitions": {"c": COLOR}}),
+        ("t#/definitions/c", {"$schema": FOURTH, "id": "http://x/t", "definitions": {"c": COLOR}}),
+        ("#c", {"$schema": FOURTH, "id": "http://x/t", "definitions": {"c": {"id": "#c", **COLOR}}}),
+        ("#c", {"$schema": FOURTH, "definitions": {"c": {"id": "#c", **BY_POINTER}, "d": COLOR}}),
+        ("u", {"$schema": FOURTH, "id": "http://x/t", "definitions": {"c": {"id": "u", **COLOR}}}),
+        ("#c", {"$schema": SEVENTH, "definitions": {"c": {"$id": "#c", **BY_POINTER}, "d": COLOR}}),
+        ("#/definitions/c", {"$schema": SEVENTH, "$id": "#t", "definitions": {"c": COLOR}}),
+        ("#/$defs/c", {"$id": "http://x/t", "$defs": {"c": COLOR}}),
+        ("#c", {"$defs": {"c": {"$anchor": "c", **COLOR}}}),
+    ],
+)
+def test_ids_of_a_tool_are_its_own(reference: str, members: dict[str, Any]) -> None:
+    """What a schema names by ids and anchors of any draft stays what it means, beside tools with the same names."""
+    tool = Tool("a", parameters={**members, "properties": {"v": {"$ref": reference}}, "required": ["v"]})
+    tools = [("other", Tool("other", parameters=OTHER).schema), ("a", tool.schema)]
+    part = alone(tool.schema["properties"]["v"], tool.schema)
+    for value, allowed in (("red", True), ("blue", False)):
+        call = {"name": "a", "parameters": {"v": value}}
+        assert is_valid(calls_schema(tools, parallel=True), [call]) is allowed
+        for one in (call, call["parameters"]):
+            assert is_valid(form_or_call(tool.parameters, tools), one) is allowed
+        assert is_valid(part, value) is allowed
+
+
+def is_valid(schema: Any, value: object) -> bool:
+    """Whether a value is valid, as answers are checked."""
+    return jsonschema.Draft202012Validator(in_2020_12(schema)).is_valid(value)
+
+
+def test_a_schema_without_ids_stays() -> None:
+    """A property or a word of that name is no id."""
+    given = {"$schema": FOURTH, "properties": {"id": {"type": "string"}, "$anchor": {}}, "$defs": {"id": {}}}
+    assert without_ids(given) is given
 
 
 def test_objects_are_closed() -> None:
