@@ -360,7 +360,7 @@ def convert_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
     )
     try:
         loaded = AutoTokenizer.from_pretrained(name, revision=revision)
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+    except Exception as error:  # transformers, sentencepiece and tokenizers have no common one
         reason = str(error).strip().partition("\n")[0]
         if reason.endswith(":"):  # a list of all that transformers has tried
             raise FileError(f"{name!r} has no tokenizer: neither tokenizer.json nor older files", advice) from error
