@@ -1,4 +1,7 @@
-"""Sampling parameters that a model's author recommends: generation_config.json, as vLLM and transformers read it."""
+"""Sampling parameters that a model's author recommends: generation_config.json, as vLLM and transformers read it.
+
+A GGUF file has them in its metadata, as llama.cpp reads them (`general.sampling.*`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from lmtool.errors import FileError
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS, Range, wrong_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 FILE = "generation_config.json"
 AUTO = "auto"
@@ -21,6 +24,9 @@ NONE = ("none", "vllm")
 _NAMES = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
 _NAMES["max_new_tokens"] = "max_tokens"
 """Fields of the file that vLLM adopts, and what `SamplingParams` calls them."""
+_GGUF_NAMES = {name: name for name in ("top_k", "top_p", "min_p")}
+_GGUF_NAMES |= {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
+"""Fields of the file, and what GGUF's `general.sampling.*` calls them."""
 _RANGES: Mapping[str, Range] = {
     "temperature": Range(0, 1e6),
     "top_k": Range(-1, 2**31 - 1, integer=True),
@@ -29,17 +35,26 @@ _RANGES: Mapping[str, Range] = {
 """Where they differ from what an engine computes with."""
 
 
-def read(source: str, choice: str = AUTO, revision: str | None = None) -> dict[str, float]:
+def read(
+    source: str,
+    choice: str = AUTO,
+    revision: str | None = None,
+    metadata: Callable[[Path], Mapping[str, object]] | None = None,
+) -> dict[str, float]:
     """Fields of `SamplingParams` with the author's values; empty without a file.
 
-    source: a folder, a GGUF file or a hub name, whose file is looked up in the hub's cache. choice: `auto`, one of
-    `NONE`, or a file or folder in place of the model's. `do_sample: false` is greedy: temperature 0.
+    source: a folder, a GGUF file, whose own metadata counts where no file is beside it, or a hub name, whose file is
+    looked up in the hub's cache. choice: `auto`, one of `NONE`, or a file or folder in place of the model's.
+    `do_sample: false` is greedy: temperature 0. metadata: reads that of a GGUF file; None: it is not looked at.
 
     Raises `FileError` for a file that cannot be read, or for a value that no engine can compute with.
     """
     if choice in NONE:
         return {}
     path = _own_file(source, revision) if choice == AUTO else _named_file(choice)
+    gguf = Path(source)
+    if path is None and metadata is not None and gguf.suffix == ".gguf" and gguf.exists():
+        return _adopted(gguf, _gguf_fields(metadata(gguf)))
     return {} if path is None else _adopted(path, _fields(path))
 
 
@@ -85,6 +100,12 @@ def _fields(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise _refused(path, "it is no JSON object")
     return content
+
+
+def _gguf_fields(stored: Mapping[str, object]) -> dict[str, Any]:
+    """The fields by the names of generation_config.json."""
+    fields = {name: stored.get(f"general.sampling.{key}") for name, key in _GGUF_NAMES.items()}
+    return {name: float(f"{one:.7g}") if isinstance(one, float) else one for name, one in fields.items()}  # float32
 
 
 def _adopted(path: Path, fields: Mapping[str, Any]) -> dict[str, float]:

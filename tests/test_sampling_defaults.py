@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,22 @@ def test_choices(tmp_path: Path) -> None:
     assert (
         read(str(model), str(other)) == read(str(model), str(other / "generation_config.json")) == {"temperature": 0.25}
     )
+
+
+def test_gguf_metadata(tmp_path: Path) -> None:
+    """llama.cpp's `general.sampling.*`, float32 as written, where no file is beside; wrong values are refused."""
+    source = tmp_path / "model.gguf"
+    source.touch()
+    stored = {"temp": struct.unpack("f", struct.pack("f", 0.6))[0], "top_k": 20, "min_p": 0.0, "penalty_repeat": 1.0}
+    metadata = {f"general.sampling.{name}": value for name, value in stored.items()} | {"general.sampling.mirostat": 2}
+    adopted = {"temperature": 0.6, "top_k": 20, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert read(str(source), metadata=lambda _: metadata) == adopted
+    assert read(str(source), "none", metadata=lambda _: metadata) == read(str(source)) == {}
+    for wrong in ("hot", float("nan"), True, [0.5], -1.0):
+        with pytest.raises(FileError, match=r"model\.gguf cannot be used: temperature is"):
+            read(str(source), metadata=lambda _, wrong=wrong: {"general.sampling.temp": wrong})
+    written(tmp_path, temperature=0.25)
+    assert read(str(source), metadata=lambda _: metadata) == {"temperature": 0.25}
 
 
 def test_names_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,24 @@ EXPERTS = (
     *("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"),
 )
 """Mixtures of experts, whose rows depend on the batch."""
+UNSUPPORTED = {
+    "its attention has sinks, which are not computed here": (
+        *("deepseek_v4", "flint", "gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash"),
+    ),
+    "its attention chooses the keys that a query sees, which is not computed here": (
+        *("axk2", "deepseek_v32", "doge", "glm_moe_dsa", "hy_v4"),
+    ),
+    "some of its attention layers run twice for a token": ("diffllama", "hrm_text"),
+    "its positions are not counted from 0, or not given to it": (
+        *("bart", "blenderbot", "blenderbot-small", "bigbird_pegasus", "camembert", "data2vec-text", "marian", "mbart"),
+        *("pegasus", "plbart", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    ),
+    "its code in transformers computes attention by itself": (
+        *("big_bird", "bloom", "codegen", "cpmant", "gpt_neox_japanese", "gptj", "megatron-bert", "mpt", "mvp"),
+        *("openai-gpt", "rembert", "roformer", "trocr", "xglm", "xlm"),
+    ),
+}
+"""Why families cannot be served, which are refused before their weights are read."""
 ADVICE = (
     f"{len(DENSE + EXPERTS)} families are known to work, such as llama, qwen3 and gemma3_text:  lmtool docs serving"
 )

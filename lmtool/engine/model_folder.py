@@ -90,7 +90,8 @@ def check_folder(folder: Path) -> None:
     if config is None:
         raise ModelLoadError(f"there is no {CONFIG} in {folder}", _listing(folder), "give the folder that holds it")
     _check_config(folder, config)
-    _read(folder / "generation_config.json")
+    for file in (CONFIG, "generation_config.json"):
+        _check_ids(folder / file)
     check_sizes(str(folder / CONFIG), config, _sizes_of([_check_weights(file) for file in _weights(folder)]))
 
 
@@ -111,6 +112,16 @@ def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
         value = config.get(name, 1)
         if not (value is None or isinstance(value, list) or (type(value) is int and value >= 1)):  # a list: by layer
             raise ModelLoadError(f"{folder / CONFIG} says {name} {value!r}; expected a number from 1 on", _AGAIN)
+
+
+def _check_ids(file: Path) -> None:
+    content = _read(file) or {}
+    for name in ("bos_token_id", "eos_token_id"):
+        value = content.get(name, [])
+        if value is not None and any(type(one) is not int for one in (value if isinstance(value, list) else [value])):
+            raise ModelLoadError(
+                f"{file} says {name} {str(value)[:60]}; expected a token id, or a list of them", _AGAIN
+            )
 
 
 def _read(file: Path) -> Mapping[str, Any] | None:

@@ -18,6 +18,8 @@ INTERVAL = 0.25
 KEPT_SECONDS = 8.0
 """Older steps weigh half as much each time that so much time has been added."""
 _GOLDEN = 0.6180339887
+_LOOKED_UP = 16
+"""Waiting prompts of which it is looked up what is cached; the share of these counts for the others."""
 
 
 class QueueEstimate:
@@ -72,12 +74,12 @@ class QueueEstimate:
         survival = math.log(1.0 - min(0.5, scheduler.stopped / max(scheduler.generated, 1)))
         prefilled = 0.0
 
-        def end(sequence: Sequence) -> float:
-            """When a sequence ends whose prompt is computed after those before it."""
+        def end(sequence: Sequence, uncached: float = 1.0) -> float:
+            """When a sequence ends whose prompt, but for what is cached, is computed after those before it."""
             nonlocal prefilled
             begin = 0.0
             if not sequence.decoding:
-                begin = prefilled = prefilled + sequence.remaining * prompt_token
+                begin = prefilled = prefilled + sequence.remaining * uncached * prompt_token
             left = sequence.max_length - len(sequence.tokens)
             return begin + token * min(
                 left, math.log(1.0 - sequence.number * _GOLDEN % 1.0) / survival if survival else left
@@ -86,14 +88,21 @@ class QueueEstimate:
         ends = [end(sequence) for sequence in scheduler.admitted if not sequence.idle]
         heapify(ends)
         begins, places, positions = list[float](), self._max_streams - len(ends), scheduler.free_positions
+        known, computed = 0, 0
         for number, sequence in enumerate(scheduler.queue):
             positions -= sequence.target
+            if number < _LOOKED_UP:
+                own = sequence.remaining - scheduler.cached_positions(sequence)
+                known, computed = known + sequence.remaining, computed + own
+                uncached = own / max(sequence.remaining, 1)
+            else:
+                uncached = computed / max(known, 1)
             places = min(places, number) if positions < 0 else places
             if number < places:
                 begins.append(prefilled)
-                heappush(ends, end(sequence))
+                heappush(ends, end(sequence, uncached))
             elif scheduler.ended and ends:
                 prefilled = max(prefilled, ends[0])
                 begins.append(prefilled)
-                heapreplace(ends, end(sequence))
+                heapreplace(ends, end(sequence, uncached))
         return begins

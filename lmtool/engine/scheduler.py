@@ -70,6 +70,10 @@ class Scheduler:
         """Who has the blocks now. Safe from any thread."""
         return self._blocks.usage
 
+    def cached_positions(self, sequence: Sequence) -> int:
+        """How many positions of a waiting sequence the prefix cache has. For the thread that plans."""
+        return sum(len(prefix.blocks) for prefix in self._blocks.cached(sequence)) * self._limits.block_tokens
+
     def place(self, sequence: Sequence) -> int | None:
         """Where a sequence waits in order of service, from 1; None where it does not wait. Safe from any thread."""
         return self._waiting.place(sequence)

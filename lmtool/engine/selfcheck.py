@@ -153,7 +153,7 @@ def reference_logits(model: PreTrainedModel, name: str) -> Reference:
     """The reference for this model: one plain pass for each prompt."""
     _switch(model, name, "eager")
     prompts = [_prompt(model, length) for length in _LENGTHS]
-    with _explained(name, type(model).__name__):
+    with _explained(name, type(model).__name__, "transformers' own code fails on it: "):
         logits = [
             model(input_ids=_ids(model, prompt), attention_mask=None, use_cache=False).logits[0].float()
             for prompt in prompts
@@ -309,14 +309,14 @@ def _switch(model: PreTrainedModel, name: str, implementation: str) -> None:
 
 
 @contextlib.contextmanager
-def _explained(name: str, architecture: str) -> Iterator[None]:
+def _explained(name: str, architecture: str, who: str = "its code fails with our attention: ") -> Iterator[None]:
     """Turn an exception inside the model's own code into a refusal of the model."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as problem:
-        raise _refusal(name, architecture, f"{type(problem).__name__}: {problem}") from problem
+        raise _refusal(name, architecture, f"{who}{type(problem).__name__}: {problem}") from problem
 
 
 def _refusal(name: str, architecture: str, reason: str) -> ModelLoadError:

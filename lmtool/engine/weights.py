@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import nn
 
-from lmtool.engine.families import ADVICE
+from lmtool.engine.families import ADVICE, UNSUPPORTED
 from lmtool.engine.hardware import choose_dtype, this_machine
 from lmtool.engine.model_folder import CONFIG, check_folder, check_sizes, refuse_adapter
 from lmtool.engine.random_model import is_random, random_model
@@ -170,6 +170,10 @@ def checkpoint_bytes(name: str) -> int:
     return 0
 
 
+_STATE = (
+    "some of its layers keep a state of the text, as Mamba, linear attention and convolutions do, and streams here "
+    "have keys and values only"
+)
 _STATEFUL = re.compile("linear|mamba|conv|recurrent|hybrid")
 """In the names of layers that keep a state."""
 
@@ -182,16 +186,17 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
     if known is None and not remote:
         kinds = ", ".join(config.architectures or [config.model_type])
         raise ModelLoadError(
-            f"{name} is not a causal language model: it is {kinds}",
+            f"{name} is not a causal language model of a kind that is known here: it is {kinds}, {config.model_type}",
             f"choose a model that continues text: {ADVICE}",
         )
     text = config.get_text_config()
     layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
     stateful = any(map(_STATEFUL.search, layers)) if layers else getattr(known, "_is_stateful", False)
-    if known is not None and stateful:
+    reason = _STATE if stateful else None
+    reason = next((why for why, kinds in UNSUPPORTED.items() if config.model_type in kinds), reason)
+    if known is not None and reason is not None:
         raise ModelLoadError(
-            f"{name} ({known.__name__}) cannot be served: some of its layers keep a state of the text, as Mamba, "
-            "linear attention and convolutions do, and streams here have keys and values only",
+            f"{name} ({known.__name__}) cannot be served: {reason}",
             "llama.cpp computes some of these from a GGUF file:  --backend llamacpp",
             "vLLM computes most of them, on a GPU:  --backend vllm",
         )
@@ -360,7 +365,7 @@ def convert_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
     )
     try:
         loaded = AutoTokenizer.from_pretrained(name, revision=revision)
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+    except Exception as error:  # transformers, sentencepiece and tokenizers have no common one
         reason = str(error).strip().partition("\n")[0]
         if reason.endswith(":"):  # a list of all that transformers has tried
             raise FileError(f"{name!r} has no tokenizer: neither tokenizer.json nor older files", advice) from error

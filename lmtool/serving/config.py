@@ -12,6 +12,7 @@ from lmtool.access.names import is_loopback
 from lmtool.access.policy import AccessPolicy
 from lmtool.backends.registry import BackendConfig
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.gguf.header import read_header
 from lmtool.errors import FileError, ResourceError, UsageError
 from lmtool.lmtp.config import ServerConfig
 from lmtool.model_entry import ModelEntry
@@ -83,7 +84,7 @@ class ModelsConfig:
     )
     generation_config: str = option(
         "auto",
-        "Sampling defaults over HTTP: auto (the model's generation_config.json), none, or a file for the main model.",
+        "Sampling defaults over HTTP: auto (those in the model's files), none, or a file for the main model.",
         MODELS,
         metavar="FILE",
     )
@@ -176,7 +177,8 @@ class ModelsConfig:
     def sampling_defaults(self, source: str, revision: str | None) -> Mapping[str, float]:
         """Parameters for HTTP requests to the model at `source` that leave them out. Raises `FileError`."""
         own = self.generation_config in sampling_defaults.NONE or self.model == AUTO or self._is_main(source)
-        return sampling_defaults.read(source, self.generation_config if own else sampling_defaults.AUTO, revision)
+        choice = self.generation_config if own else sampling_defaults.AUTO
+        return sampling_defaults.read(source, choice, revision, lambda path: read_header(path).metadata)
 
     def _is_main(self, source: str) -> bool:
         return self.model != AUTO and source == served(self.model).source

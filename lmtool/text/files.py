@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """What is read of a model's folder; only the first is needed."""
+_MOST_BYTES = 128 << 20
+"""Of one of these; published ones have 40 million."""
 
 
 def locate(name_or_folder: str, revision: str | None = None) -> tuple[str, Path]:
@@ -60,8 +62,10 @@ def _folder(name: str) -> Path | None:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text, line ends as they are. Raises `FileError` when it cannot be read or is not UTF-8."""
+    """A file's text, line ends as they are. Raises `FileError` when it cannot be read, is too long or is not UTF-8."""
     try:
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise FileError(f"{path} has {size} bytes; expected {_MOST_BYTES} at most", "fetch it again")
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"cannot read {path}: {error}", "check its path and rights, or fetch it again") from error

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from tokenizers import Tokenizer
 
 from lmtool.errors import FileError, RequestError
 from lmtool.fingerprint import fingerprint
@@ -18,11 +15,14 @@ from lmtool.text.isolated_templates import TRUSTED
 from lmtool.text.opened_thoughts import with_openings
 from lmtool.text.pieces import pieces, spelling
 from lmtool.text.reasoning_parsers import NONE, find_parser, parser_of
+from lmtool.text.tokenizer_json import library_errors, parse_object, parse_tokenizer
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
 from lmtool.types import BufferSlice, ChatPrompt, MixedPrompt, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from tokenizers import Tokenizer
 
     from lmtool.interfaces import Detokenizer
     from lmtool.prompt_limits import PromptLimits
@@ -70,7 +70,7 @@ def load_tokenizer(
     name, folder = locate(name_or_folder, revision)
     if (path := folder / "tokenizer.json").is_file():
         text = read_text(path)
-        tokenizer = _parse(text, str(path))
+        tokenizer = parse_tokenizer(text, str(path))
     elif convert is not None:
         tokenizer = convert(name_or_folder)
         text = tokenizer.to_str()
@@ -83,7 +83,7 @@ def load_tokenizer(
     settings: dict[str, Any] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         if (path := folder / file).is_file():
-            settings |= _json_object(read_text(path), str(path))
+            settings |= parse_object(read_text(path), str(path))
     path = folder / "chat_template.jinja"
     template = chat_template
     if template is None:
@@ -101,7 +101,10 @@ def make_tokenizer(
 ) -> TextTokenizer:
     """A `TextTokenizer` around `tokenizer`, which belongs to it then. text: its tokenizer.json. parser: of thoughts."""
     info = TokenizerInfo(name, hashlib.sha256(text.encode()).hexdigest())
-    loaded = TextTokenizer(tokenizer, info, named_tokens=named_tokens, template=template)
+    try:
+        loaded = TextTokenizer(tokenizer, info, named_tokens=named_tokens, template=template)
+    except RequestError as error:
+        raise FileError(f"the tokenizer of {name} cannot be used: {error.message}", "download it again") from error
     if parser is not None:
         find_parser(parser)
         loaded.reasoning_parser = parser
@@ -209,16 +212,11 @@ class TextTokenizer:
             characters *= 2
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
-        try:
+        with library_errors():
             if len(text) < LONG:
                 return self._tokenizer.encode(text, add_special_tokens=special).ids
             # This one works without the interpreter lock.
             return self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
-        except TypeError as error:  # what tokenizers says of surrogates; the type itself is known here
-            raise RequestError(
-                "the text holds a surrogate (U+D800 to U+DFFF) without its pair, which is no character",
-                "leave it out, or send both halves",
-            ) from error
 
     def encode_continuation(self, text: str) -> list[int]:
         """Token ids of a text that follows another: nothing that belongs to a text's start, no bos and no blank."""
@@ -324,36 +322,16 @@ class TextTokenizer:
         """A fresh detokenizer for a stream that continues `context` (its prompt)."""
         if self._pieces is not None:
             return PieceDetokenizer(self._pieces, context)
-        return WindowDetokenizer(self._tokenizer.decode, self._visible, context)
+        return WindowDetokenizer(library_errors()(self._tokenizer.decode), self._visible, context)
 
     def _visible(self, token_id: int) -> bool:
         return token_id not in self.special_ids and self.token(token_id) is not None
 
     def _adds_prefix(self) -> bool:
         """Whether a text of its own begins otherwise than the same text behind another."""
-        first = self._tokenizer.encode("a", add_special_tokens=False).ids
+        first = self._encode("a", special=False)
         behind = self.detokenizer(context=first)
         return "".join([behind.push(token) for token in first]) + behind.finish() != "a"
-
-
-def _parse(text: str, where: str) -> Tokenizer:
-    try:
-        return Tokenizer.from_str(text)
-    except Exception as error:  # tokenizers raises nothing finer
-        raise FileError(
-            f"{where} is no tokenizer that this version of `tokenizers` can read: {error}",
-            "download it again, or upgrade with: pip install -U tokenizers",
-        ) from error
-
-
-def _json_object(text: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise FileError(f"{where} is no JSON: {error}", "download it again") from error
-    if not isinstance(value, dict):
-        raise FileError(f"{where} holds {type(value).__name__}, a JSON object was expected", "download it again")
-    return value
 
 
 def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -395,6 +373,6 @@ def _tool_call_format(template: str) -> str:
 def _default_template(setting: object) -> str | None:
     """Return the template from tokenizer_config.json: one text, or a list of named ones."""
     if isinstance(setting, list):
-        named = {entry.get("name"): entry.get("template") for entry in setting if isinstance(entry, dict)}
-        setting = named.get("default")
+        named = [entry for entry in setting if isinstance(entry, dict) and entry.get("name") == "default"]
+        setting = named[0].get("template") if named else None
     return setting if isinstance(setting, str) else None

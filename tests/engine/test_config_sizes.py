@@ -86,3 +86,16 @@ def test_real_models_of_unknown_weights(config: dict[str, Any]) -> None:
             check_sizes("config.json", config | {name: HUGE})
     with pytest.raises(ModelLoadError, match="num_hidden_layers"):
         check_sizes("config.json", {"num_hidden_layers": 40}, WeightSizes(39, 64))
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("value", ["x", float("nan"), 1.5, {"a": 1}, True, [1, "x"], 10.0**300])
+def test_ids_of_another_type(file: str, value: object, tmp_path: Path) -> None:
+    """Ids that end a text are whole numbers; anything else is refused by name, whole numbers and null are not."""
+    folder = shutil.copytree(STORIES, tmp_path / "model")
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(content | {"eos_token_id": value}))
+    with pytest.raises(ModelLoadError, match=f"{file} says eos_token_id .*; expected a token id, or a list of them"):
+        check_folder(folder)
+    (folder / file).write_text(json.dumps(content | {"eos_token_id": [2, 3], "bos_token_id": None}))
+    check_folder(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import transformers
 import lmtool
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.engine_loader import load_engine
-from lmtool.engine.families import DENSE, EXPERTS
+from lmtool.engine.families import DENSE, EXPERTS, UNSUPPORTED
 from lmtool.errors import ModelLoadError
 
 SHAPE: dict[str, Any] = {
@@ -80,6 +81,49 @@ def test_stateful(family: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
     with pytest.raises(ModelLoadError, match="some of its layers keep a state of the text"):
         load_engine(str(tmp_path), EngineConfig(threads=1))
+
+
+@pytest.mark.parametrize(("reason", "family"), [(why, one) for why, kinds in UNSUPPORTED.items() for one in kinds])
+def test_unsupported(reason: str, family: str, tmp_path: Path) -> None:
+    """What is not computed here is refused by architecture and reason before weights are read, with what may work."""
+    known = transformers.AutoConfig.for_model(family)
+    known.update({"is_decoder": True})
+    known.save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"no weights")
+    architecture = transformers.AutoModelForCausalLM._model_mapping[type(known)].__name__
+    with pytest.raises(ModelLoadError) as refused:
+        load_engine(str(tmp_path), EngineConfig(threads=1))
+    assert refused.value.message == f"{tmp_path} ({architecture}) cannot be served: {reason}"
+    assert "--backend llamacpp" in refused.value.sentence
+    assert "--backend vllm" in refused.value.sentence
+
+
+MLA: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+
+
+@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"])
+def test_latent_attention(family: str, tmp_path: Path) -> None:
+    """Served like others; a configuration with which transformers' own code fails is refused as that."""
+    known = transformers.AutoConfig.for_model(family)
+    sizes = {name: value for name, value in (SHAPE | MLA).items() if hasattr(known, name)}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **sizes))
+    model.save_pretrained(tmp_path)
+    load_engine(str(tmp_path), EngineConfig(kernels="none", threads=1, kv_cache_bytes=1 << 20)).close()
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 2}))
+    with pytest.raises(ModelLoadError, match="cannot be served: transformers' own code fails on it: RuntimeError"):
+        load_engine(str(tmp_path), EngineConfig(kernels="none", threads=1, kv_cache_bytes=1 << 20))
 
 
 def test_the_manual() -> None:

@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from lmtool.engine.plan import Limits
-from lmtool.engine.prefix_cache import BlockAllocator
+from lmtool.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.engine.queue_estimate import QueueEstimate
 from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.sequence import Sequence
@@ -30,6 +30,8 @@ class Arrival:
     limit: int
     length: int
     """Tokens that the answer has unless `limit` is less."""
+    shared: int = 0
+    """Tokens at the start of the prompt that others begin with as well."""
 
 
 @dataclass
@@ -46,7 +48,8 @@ class Playing:
 
     def play(self) -> list[float]:
         """How far off the estimates were: the larger time as a multiple of the smaller one."""
-        scheduler, waiting = Scheduler(self.limits, BlockAllocator(self.blocks)), dict[int, Sequence]()
+        cache = PrefixCache(self.limits.chunk_tokens)
+        scheduler, waiting = Scheduler(self.limits, BlockAllocator(self.blocks), cache), dict[int, Sequence]()
         estimate, coming = QueueEstimate(self.limits.max_streams), sorted(self.arrivals, key=lambda one: one.at)
         lengths: dict[int, int] = {}
         asked: dict[int, float] = {}
@@ -54,7 +57,7 @@ class Playing:
         while coming or waiting or scheduler.running:
             while coming and coming[0].at <= self.now:
                 one, number = coming.pop(0), number + 1
-                ids = [2 + number] * one.prompt
+                ids = [1] * one.shared + [2 + number] * (one.prompt - one.shared)
                 waiting[number] = Sequence(
                     number, ids, one.prompt, one.prompt + one.limit, stop_ids=frozenset({EOS}), client=number
                 )
@@ -130,6 +133,29 @@ LOADS: dict[str, Callable[[random.Random], list[Arrival]]] = {
     "trickle that stops anywhere": lambda r: trickle(r, 8.0, limits=(512, 512), mean=90),
     "trickle of log-normal answers": lambda r: trickle(r, 6.0, limits=(2048, 2048), mean=100, log=0.8),
 }
+
+
+CACHED: dict[str, Callable[[random.Random], list[Arrival]]] = {
+    "burst": lambda r: burst(r, limits=(20, 100)),
+    "trickle": lambda r: trickle(r, 8.0, 60),
+    "trickle that stops anywhere": lambda r: trickle(r, 8.0, 60, limits=(512, 512), mean=90),
+}
+
+
+@pytest.mark.parametrize("lengths", [[2000], [0, 2000]], ids=["all", "half of them"])
+@pytest.mark.parametrize("load", CACHED)
+def test_cached_prompts(load: str, lengths: list[int]) -> None:
+    """The same where prompts begin alike, so that most of each need not be computed."""
+    random_ = random.Random(0)
+    arrivals = CACHED[load](random_)
+    for one in arrivals:
+        one.shared = random_.choice(lengths)
+        one.prompt += one.shared
+    playing = Playing(arrivals)
+    off = sorted(playing.play())
+    assert len(off) > 0.5 * len(playing.told) > 10
+    assert median(off) <= 2.0
+    assert off[len(off) * 9 // 10] <= 4.0
 
 
 @pytest.mark.parametrize("blocks", [100_000, 90], ids=["room", "little memory"])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import httpx2
 import pytest
 
@@ -19,6 +20,7 @@ from lmtool.errors import FileError
 from lmtool.gateway.config_reader import parse
 from lmtool.serving.config import ModelsConfig, PoolsConfig, ReplicasConfig, ServiceConfig
 from lmtool.serving.replicas import commands
+from lmtool.tiny.path import MODEL_DIR
 from tests.serving.running import running
 
 LIMIT = 7
@@ -60,6 +62,21 @@ def text_of(answer: dict[str, Any]) -> str:
         return str(answer["content"][0]["text"])
     [choice] = answer["choices"]
     return str(choice["message"]["content"] if "message" in choice else choice["text"])
+
+
+def test_a_gguf_file(tmp_path: Path) -> None:
+    """Its metadata has the author's values, unless the command line or a file beside it says otherwise."""
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_float32("general.sampling.temp", 0.6)
+    writer.add_int32("general.sampling.top_k", 20)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert ModelsConfig(str(path)).sampling_defaults(str(path), None) == {"temperature": 0.6, "top_k": 20}
+    assert ModelsConfig(str(path), generation_config="none").sampling_defaults(str(path), None) == {}
+    shutil.copy(MODEL_DIR / "generation_config.json", tmp_path)
+    assert "top_k" not in ModelsConfig(str(path)).sampling_defaults(str(path), None)
 
 
 async def test_every_route(file: Path) -> None:
