@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import lmtool
 from lmtool.api import Model
-from lmtool.bench.peers.maker_peer import Peer
-from lmtool.buffer import Buffer
-from lmtool.lmtp.client import LmtpClient
-from lmtool.types import BufferSlice, Usage
+from lmtool.core.buffer import Buffer
+from lmtool.core.types import BufferSlice, Usage
+from lmtool.measure.bench.peers.maker_peer import Peer
+from lmtool.protocol.lmtp.client import LmtpClient
 
 LENGTH = 2000
 """Ids that all prompts have in common."""

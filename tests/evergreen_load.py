@@ -35,10 +35,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 import lmtool
-from lmtool.evergreen.codec import encode, pack_struct
-from lmtool.evergreen.messages import Action, AnyMessage, NamedParameter, NodeFragment, SessionMessage
-from tests.evergreen.harness import action, leaf, parent
+from lmtool.protocol.evergreen.codec import encode, pack_struct
+from lmtool.protocol.evergreen.messages import Action, AnyMessage, NamedParameter, NodeFragment, SessionMessage
 from tests.frame_load import BEGUN, STREAMS, Streams, server, told
+from tests.protocol.evergreen.harness import action, leaf, parent
 
 MOST_SECONDS = 5.0
 MOST_MEGABYTES = 300.0

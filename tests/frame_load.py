@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 
 from websockets.asyncio.client import connect
 
-from lmtool.lmtp.client import LmtpClient
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.protocol.lmtp.client import LmtpClient
 from tests.large_frames import CASES, LMTP
 
 STREAMS = 16

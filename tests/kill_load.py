@@ -24,9 +24,9 @@ from pathlib import Path
 
 import psutil
 
-from lmtool.interfaces import TokenModel
-from lmtool.lmtp.balancer import Balancer
-from lmtool.types import GenerateRequest, ScoreRequest
+from lmtool.core.interfaces import TokenModel
+from lmtool.core.types import GenerateRequest, ScoreRequest
+from lmtool.gateway.balance.balancer import Balancer
 from tests.resume_load import KINDS, STORIES, Outcome, Trial, load
 
 START_SECONDS = 120.0
@@ -100,12 +100,6 @@ class Workers:
 
 def fork_workers(folder: Path) -> None:
     """Fork a worker for each number on stdin, and print its pid. Ends when stdin does."""
-    import lmtool.engine.engine_loader
-    import lmtool.guide.answer_check
-    import lmtool.guide.compiler
-    import lmtool.serving.service
-    import lmtool.text.text_model  # noqa: F401  # all but the first import is for the forks
-
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     for line in sys.stdin:
         pid = os.fork()
@@ -121,7 +115,7 @@ def fork_workers(folder: Path) -> None:
 
 async def serve(socket: Path) -> None:
     """Serve the stories model at a Unix socket, until this process is killed."""
-    from lmtool.engine.config import EngineConfig
+    from lmtool.inference.engine.config import EngineConfig
     from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
     from lmtool.serving.listening import bind
     from lmtool.serving.service import Service

@@ -25,10 +25,10 @@ from random import Random
 import aiohttp
 from websockets.asyncio.client import connect
 
-from lmtool.http_client import open_client
-from lmtool.lmtp.client import LmtpClient
-from lmtool.streams import stream
-from lmtool.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.core.streams import stream
+from lmtool.core.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.net.http_client import open_client
+from lmtool.protocol.lmtp.client import LmtpClient
 from tests.frame_load import server
 
 VOCABULARY, CONTEXT = 1536, 512

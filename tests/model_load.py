@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmtool.bench.peers.maker_peer import save_tokenizer
-from lmtool.lmtp.client import LmtpClient
+from lmtool.measure.bench.peers.maker_peer import save_tokenizer
+from lmtool.protocol.lmtp.client import LmtpClient
 from tests.frame_load import STREAMS, Streams, memory, server, told
 
 MOST = 2.0

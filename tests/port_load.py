@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lmtool.bench.soak.connection import BINARY, PING, TEXT, frame
-from lmtool.bench.soak.watch import family
-from lmtool.bench.targets import process_cpu_seconds, process_memory
+from lmtool.measure.bench.soak.connection import BINARY, PING, TEXT, frame
+from lmtool.measure.bench.soak.watch import family
+from lmtool.measure.bench.targets import process_cpu_seconds, process_memory
 
 MOST_MEGABYTES = 30.0
 MOST_SECONDS = 0.3

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from lmtool import constraint
-from lmtool.engine.config import EngineConfig
-from lmtool.interfaces import TokenModel
-from lmtool.lmtp.client import LmtpClient
-from lmtool.resuming import ResumeOptions, Resuming
+from lmtool.core import constraint
+from lmtool.core.interfaces import TokenModel
+from lmtool.core.resuming import ResumeOptions, Resuming
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams, ScoreRequest, TokenOutput
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.serving.composition import Loader
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest, TokenOutput
-from tests.lmtp.harness import serving
+from tests.protocol.lmtp.harness import serving
 
 STORIES = Path(__file__).parent / "data/stories260K"
 OPTIONS = ResumeOptions(retries=1000, backoff=0.001, longest_pause=0.02)

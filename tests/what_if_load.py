@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.engine.what_if_cases import check
+from tests.inference.engine.what_if_cases import check
 
 BATCH = 50
 

@@ -7,25 +7,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmtool import sampling_defaults
-from lmtool.access.names import is_loopback
-from lmtool.access.policy import AccessPolicy
-from lmtool.backends.registry import BackendConfig
-from lmtool.engine.config import EngineConfig
-from lmtool.engine.gguf.header import read_header
-from lmtool.errors import FileError, ResourceError, UsageError
-from lmtool.lmtp.config import ServerConfig
-from lmtool.model_entry import ModelEntry
-from lmtool.option import option
+from lmtool.core import sampling_defaults
+from lmtool.core.errors import FileError, ResourceError, UsageError
+from lmtool.core.model_entry import ModelEntry
+from lmtool.inference.backends.registry import BackendConfig
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.engine.gguf.header import read_header
+from lmtool.inference.tiny.path import source_of
+from lmtool.net.access.names import is_loopback
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.byte_size import parse_bytes
 from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
-from lmtool.tiny.path import source_of
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from lmtool.engine.model_slot import ServedModel
-    from lmtool.gateway.config import GatewayConfig
+    from lmtool.gateway.pools.config import GatewayConfig
+    from lmtool.inference.engine.model_slot import ServedModel
     from lmtool.serving.certificate import Certificate
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -102,13 +102,13 @@ class ModelsConfig:
 
     def check(self) -> None:
         """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
-        from lmtool.http_api.tools.parsers import TOOL_CALL_PARSERS
+        from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
 
         if self.tool_call_parser is not None and self.tool_call_parser not in TOOL_CALL_PARSERS:
             known = ", ".join(TOOL_CALL_PARSERS)
             raise UsageError(f"--tool-call-parser {self.tool_call_parser!r} is unknown", f"known: {known}")
         if self.reasoning_parser is not None:
-            from lmtool.text.reasoning_parsers import find_parser
+            from lmtool.inference.text.reasoning_parsers import find_parser
 
             find_parser(self.reasoning_parser)
         local = self.tokenizer is not None and self.tokenizer.startswith(("/", ".", "~"))
@@ -281,7 +281,7 @@ class EvergreenOptions:
     def check(self) -> None:
         """Raise `UsageError` for what cannot be allowed, `ResourceError` without the packages of gRPC."""
         if self.allow_ref:
-            from lmtool.evergreen.references import allowed_references
+            from lmtool.protocol.evergreen.references import allowed_references
 
             allowed_references(self.allow_ref)
         if self.grpc_port is not None and find_spec("grpc") is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmtool.cli.bench.reporting import Report
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 LOAD = "Load"
 
@@ -26,7 +26,7 @@ async def gateway(
     from lmtool.serving.composition import need_gateway_packages
 
     need_gateway_packages()
-    from lmtool.bench.gateway_run import GatewayBench, as_outcome, gateway_card, run
+    from lmtool.measure.bench.gateway_run import GatewayBench, as_outcome, gateway_card, run
 
     out = common.output()
     before = report.before("gateway")

@@ -8,7 +8,7 @@ import typer
 
 from lmtool.cli.bench.soak import INTERRUPTED, stop_on_signal
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 PANEL = "Measurement"
 TOLERANCE = 0.05
@@ -38,11 +38,11 @@ async def gpu(
     Needs no network and no model: weights are random, made on the device. A section that fails, or takes too long, is
     recorded, and the others go on.
     """
-    from lmtool.bench.gpu.report import gpu_card, metrics
-    from lmtool.bench.gpu.run import run
-    from lmtool.bench.gpu.settings import GpuBench, check_model, chosen
-    from lmtool.bench.result import changes, read
     from lmtool.cli.bench.reporting import print_card
+    from lmtool.measure.bench.gpu.report import gpu_card, metrics
+    from lmtool.measure.bench.gpu.run import run
+    from lmtool.measure.bench.gpu.settings import GpuBench, check_model, chosen
+    from lmtool.measure.bench.result import changes, read
 
     out = common.output()
     sections = chosen([] if only is None else [name.strip() for name in only.split(",")])

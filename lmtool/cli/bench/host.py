@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from lmtool.cli.bench.reporting import Report, parse_numbers
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.bench.host_run import HostBench
+    from lmtool.measure.bench.host_run import HostBench
 
 PANEL = "Measurement"
 
@@ -33,7 +33,7 @@ async def host(
     as on a GPU: decode steps recorded by size, the next one begun before the last one is read; that needs Triton. In
     `graphs` they sample, too, and cost nothing: what is left is the host's, but for CUDA's own calls.
     """
-    from lmtool.bench.host_run import as_outcome, host_card, run
+    from lmtool.measure.bench.host_run import as_outcome, host_card, run
     from lmtool.serving.composition import need_serve_packages
 
     out = common.output()
@@ -55,8 +55,8 @@ def _settings(
     patience: float,
 ) -> HostBench:
     """The options as settings. Raises `UsageError` that names the option."""
-    from lmtool.bench.host_run import RUNNERS, SAMPLING, HostBench, checkout
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
+    from lmtool.measure.bench.host_run import RUNNERS, SAMPLING, HostBench, checkout
 
     counts = parse_numbers(streams, "--streams")
     if max(counts) > 1024:
@@ -69,7 +69,7 @@ def _settings(
 
 def _words(text: str, name: str, known: tuple[str, ...]) -> tuple[str, ...]:
     """`a,b` as words. Raises `UsageError` that names the option."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if unknown := [word for word in words if word not in known]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lmtool.cli.bench.reporting import Report
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 LOAD = "Load"
 
@@ -33,8 +33,8 @@ def inspect(
 
     A key's time is from the press to the end of its action.
     """
-    from lmtool.bench.inspect_run import InspectBench, as_outcome, inspect_card, run
-    from lmtool.tui.headless import size_of
+    from lmtool.measure.bench.inspect_run import InspectBench, as_outcome, inspect_card, run
+    from lmtool.terminal.tui.headless import size_of
 
     out = common.output()
     before = report.before("inspect")

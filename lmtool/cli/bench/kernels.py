@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from lmtool.cli.bench.reporting import Report, parse_numbers
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.bench.kernels_run import KernelsBench
+    from lmtool.measure.bench.kernels_run import KernelsBench
 
 PANEL = "Measurement"
 MOST_WEIGHTS = 1 << 26
@@ -31,7 +31,7 @@ async def kernels(
     Both ways run right after each other in each round, on weights that no cache holds. Operations are 2 for each
     multiply-add; one thread is timed by the CPU's clock, several by the wall's. int8 and int4 have no peer.
     """
-    from lmtool.bench.kernels_run import as_outcome, kernels_card, run
+    from lmtool.measure.bench.kernels_run import as_outcome, kernels_card, run
     from lmtool.serving.composition import need_serve_packages
 
     out = common.output()
@@ -44,8 +44,8 @@ async def kernels(
 
 def _settings(shape: str, formats: str, rows: str, rounds: int, seconds: float, threads: int) -> KernelsBench:
     """The options as settings. Raises `UsageError` that names the option."""
-    from lmtool.bench.kernels_run import FORMATS, KernelsBench
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
+    from lmtool.measure.bench.kernels_run import FORMATS, KernelsBench
 
     sides = [int(part) if part.isdecimal() else 0 for part in shape.split("x")]
     if len(sides) != 2 or not all(0 < side <= MOST_WEIGHTS for side in sides) or sides[0] * sides[1] > MOST_WEIGHTS:

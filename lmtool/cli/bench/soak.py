@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmtool.bench.soak.settings import LOAD, SoakBench
 from lmtool.cli.bench.reporting import Report
 from lmtool.cli.common_options import ClientCommon
-from lmtool.option import option
+from lmtool.measure.bench.soak.settings import LOAD, SoakBench
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
 
 INTERRUPTED = 130
 LINE_SECONDS = 10.0
@@ -47,13 +47,13 @@ async def soak(
     Shows what was sent and how it was answered, memory, descriptors, what stayed open, and times of tokens. Ctrl-C ends
     the load and shows what was found so far. Exits with 1 where something broke.
     """
-    from lmtool.bench.soak.connection import Address
-    from lmtool.bench.soak.report import as_outcome, finding_card, finding_outcome, soak_card
-    from lmtool.bench.soak.run import run
-    from lmtool.bench.soak.scenarios import SCENARIOS
-    from lmtool.bench.soak.watch import Watch, process_behind
-    from lmtool.bench.soak.wires import find_wires
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
+    from lmtool.measure.bench.soak.connection import Address
+    from lmtool.measure.bench.soak.report import as_outcome, finding_card, finding_outcome, soak_card
+    from lmtool.measure.bench.soak.run import run
+    from lmtool.measure.bench.soak.scenarios import SCENARIOS
+    from lmtool.measure.bench.soak.watch import Watch, process_behind
+    from lmtool.measure.bench.soak.wires import find_wires
 
     out = common.output()
     bench.check()
@@ -90,7 +90,7 @@ class _Progress:
     def __init__(self, out: Output) -> None:
         import sys
 
-        from lmtool.terminal import PassingNote
+        from lmtool.settings.terminal import PassingNote
 
         self._out = out
         self._passing = PassingNote(out)

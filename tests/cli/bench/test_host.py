@@ -40,7 +40,7 @@ def test_card_and_json(lmtool: Run) -> None:
     [
         (("--sampling", "beam"), "--sampling: there is no 'beam'"),
         (("--streams", "5000"), "--streams 5000 is more than 1024"),
-        (("--against", "nowhere"), "--against: nowhere holds no lmtool/engine"),
+        (("--against", "nowhere"), "--against: nowhere holds no lmtool/inference/engine"),
     ],
 )
 def test_what_cannot_be_measured(lmtool: Run, words: tuple[str, ...], message: str) -> None:
