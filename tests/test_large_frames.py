@@ -19,7 +19,7 @@ from lmtool.core.types import GenerateRequest, SamplingParams
 from lmtool.protocol.lmtp.client import LmtpClient
 from tests.conftest import PATIENCE, ServerProcess
 from tests.forkserver import spawn
-from tests.frame_load import memory
+from tests.lab.frames import memory
 from tests.large_frames import CASES, LIMIT, LMTP
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
 }
 """Sign of each verdict, with and without Unicode, and its colour."""
 CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec", "aiohttp")
-UNTRIED_GPU = "lmtool was run on an NVIDIA H200 alone: try this GPU with lmtool bench gpu; lmtool docs install"
+UNTRIED_GPU = "lmtool was run on an NVIDIA H200 alone: measure it with python -m tests.lab gpu; lmtool docs install"
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 

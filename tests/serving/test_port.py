@@ -22,7 +22,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from lmtool.measure.bench.soak.connection import PING, PONG, TEXT, frame
 from lmtool.net.access import stall
 from lmtool.net.access.bounded_reads import READ_BYTES
 from lmtool.net.access.forwarding import parse_proxies
@@ -37,6 +36,7 @@ from lmtool.trace.matching import Matcher
 from lmtool.trace.pace import Pace
 from lmtool.trace.player import Player
 from lmtool.trace.proxy import Proxy, Target
+from tests.lab.soak.connection import PING, PONG, TEXT, frame
 from tests.trace.test_player import STREAM
 
 KEY = "correct-horse"

@@ -1,4 +1,4 @@
-"""What-if numbers beside the sampler itself; `python -m tests.what_if_load` does that 100,000 times."""
+"""What-if numbers beside the sampler itself; `python -m tests.lab.what_if` does that 100,000 times."""
 
 from __future__ import annotations
 

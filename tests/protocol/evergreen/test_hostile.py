@@ -19,7 +19,7 @@ from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
 from lmtool.protocol.evergreen.session import Session
 from lmtool.protocol.evergreen.status import Abort, Status
 from lmtool.protocol.lmtp.config import ServerConfig
-from tests.evergreen_load import CASES
+from tests.lab.evergreen import CASES
 from tests.protocol.evergreen.harness import action, grpc_serving, grpc_session, leaf, parent, registry
 from tests.protocol.evergreen.sessions import fed
 from tests.protocol.evergreen.test_websocket import ASK, dialled, value
@@ -80,7 +80,7 @@ def test_what_is_too_much_is_refused(name):
     "name", [name for name, case in CASES.items() if case.ends == "waits" and name != "nested Any"]
 )
 def test_the_sizes_of_the_load(name):
-    """What `python -m tests.evergreen_load` sends is refused as it says there."""
+    """What `python -m tests.lab.evergreen` sends is refused as it says there."""
     case, session = CASES[name], Session()
 
     def feed_all() -> None:

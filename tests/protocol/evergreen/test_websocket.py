@@ -21,7 +21,7 @@ from lmtool.protocol.evergreen.codec import decode, encode, encode_json
 from lmtool.protocol.evergreen.config import EvergreenConfig, SessionLimits
 from lmtool.protocol.evergreen.messages import SessionMessage
 from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
-from tests.frame_load import server
+from tests.lab.frames import server
 from tests.protocol.evergreen.harness import action, leaf, parent, registry
 from tests.protocol.lmtp.harness import PATIENCE, listening, until
 

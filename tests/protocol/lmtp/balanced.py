@@ -12,8 +12,8 @@ from lmtool.core.interfaces import Sink, StreamHandle
 from lmtool.core.streams import refuse, stream
 from lmtool.core.types import GenerateRequest, SamplingParams, ScoreRequest, TokenOutput
 from lmtool.gateway.balance.balancer import Balancer
+from tests.lab.resuming import CuttingProxy
 from tests.protocol.lmtp.harness import PATIENCE, serving, until
-from tests.resume_load import CuttingProxy
 from tests.scripted_model import ScriptedModel
 
 PRINT = "a" * 64

@@ -19,9 +19,9 @@ from lmtool.protocol.lmtp import messages, model_info
 from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.protocol.lmtp.client_buffers import MOST_IDS
 from lmtool.protocol.lmtp.config import ServerConfig
-from tests.buffer_load import measure, table
+from tests.lab.buffers import measure, table
+from tests.lab.resuming import CuttingProxy
 from tests.protocol.lmtp.harness import PATIENCE, Served, serving, until
-from tests.resume_load import CuttingProxy
 from tests.scripted_model import ScriptedModel, tokens_of
 
 

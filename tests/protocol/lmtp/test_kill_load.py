@@ -1,4 +1,4 @@
-"""Streams whose workers are killed, through a balancer; `python -m tests.kill_load` kills one every second."""
+"""Streams whose workers are killed, through a balancer; `python -m tests.lab.kills` kills one every second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams whose connections are cut, through a real server; `python -m tests.resume_load` cuts a thousand."""
+"""Streams whose connections are cut, through a real server; `python -m tests.lab.resuming` cuts a thousand."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lmtool.core.interfaces import TokenModel
 from lmtool.core.resuming import Resuming
 from lmtool.core.types import GenerateRequest, NamedProcessor, TokenOutput
 from lmtool.protocol.lmtp.client import LmtpClient
-from tests import resume_load
+from tests.lab import resuming as resume_load
+from tests.lab.resuming import Cut, CuttingProxy
 from tests.protocol.lmtp.harness import serving
-from tests.resume_load import Cut, CuttingProxy
 from tests.terminal.chat.test_answer import Run
 
 PROMPT = "Once upon a time"

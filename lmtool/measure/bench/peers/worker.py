@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 MODULES = {
-    "lmtool": ("lmtool_peer", "Peer"),
-    "transformers": ("transformers_peer", "Peer"),
-    "transformers-cb": ("transformers_peer", "BatchingPeer"),
-    "llamacpp": ("llamacpp_peer", "Peer"),
-    "ctranslate2": ("ctranslate2_peer", "Peer"),
-    "vllm": ("vllm_peer", "Peer"),
-    "sglang": ("sglang_peer", "Peer"),
-    "openvino-genai": ("openvino_peer", "Peer"),
-    "onnxruntime-genai": ("onnxruntime_peer", "Peer"),
-    "mistralrs": ("mistralrs_peer", "Peer"),
-    "ceiling": ("ceiling_peer", "Peer"),
-    "kernels": ("kernels_peer", "Peer"),
-    "maker": ("maker_peer", "Peer"),
+    "lmtool": ("lmtool.measure.bench.peers.lmtool_peer", "Peer"),
+    "transformers": ("lmtool.measure.bench.peers.transformers_peer", "Peer"),
+    "transformers-cb": ("lmtool.measure.bench.peers.transformers_peer", "BatchingPeer"),
+    "llamacpp": ("lmtool.measure.bench.peers.llamacpp_peer", "Peer"),
+    "ctranslate2": ("lmtool.measure.bench.peers.ctranslate2_peer", "Peer"),
+    "vllm": ("lmtool.measure.bench.peers.vllm_peer", "Peer"),
+    "sglang": ("lmtool.measure.bench.peers.sglang_peer", "Peer"),
+    "openvino-genai": ("lmtool.measure.bench.peers.openvino_peer", "Peer"),
+    "onnxruntime-genai": ("lmtool.measure.bench.peers.onnxruntime_peer", "Peer"),
+    "mistralrs": ("lmtool.measure.bench.peers.mistralrs_peer", "Peer"),
+    "ceiling": ("lmtool.measure.bench.peers.ceiling_peer", "Peer"),
+    "kernels": ("tests.lab.kernels.peer", "Peer"),
+    "maker": ("lmtool.measure.bench.peers.maker_peer", "Peer"),
 }
-"""Name of a peer to its module in this package, and its class."""
+"""Name of a peer to its module, and its class."""
 
 
 class Peer(Protocol):
@@ -61,7 +61,7 @@ def main(words: list[str]) -> None:
     start = time.perf_counter()
     try:
         module, kind = MODULES[name]
-        peer = getattr(importlib.import_module(f"lmtool.measure.bench.peers.{module}"), kind)(settings)
+        peer = getattr(importlib.import_module(module), kind)(settings)
     except Exception as problem:  # noqa: BLE001  # whatever it is, the program that started this one reports it
         _send(wire, _failure(problem))
         return
