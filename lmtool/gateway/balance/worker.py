@@ -52,6 +52,8 @@ class Description:
     info: ModelInfo | None = None
     """None until it has answered."""
     asking: asyncio.Task[None] | None = None
+    answer: asyncio.Task[ModelInfo] | None = None
+    """While it is asked."""
 
     @property
     def fingerprint(self) -> str | None:
@@ -180,9 +182,18 @@ class Worker:
             _log.debug("%s does not describe %s: %s", self.name, model, error.message)
 
     async def describe(self, model: str | None) -> ModelInfo:
-        """What it serves under this name. Raises as `LmtpClient.info`."""
+        """What it serves under this name; simultaneous callers share one request. Raises as `LmtpClient.info`."""
         description = self.description(model)
-        info = await self._client.info(model)
+        if description.answer is None:
+            description.answer = asyncio.get_running_loop().create_task(self._describe(model, description))
+            description.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+        return await asyncio.shield(description.answer)
+
+    async def _describe(self, model: str | None, description: Description) -> ModelInfo:
+        try:
+            info = await self._client.info(model)
+        finally:
+            description.answer = None
         is_new, description.info = description.info is None, info
         if is_new and self._descriptions.get(model) is description:
             self._on_described(self, info)

@@ -115,3 +115,27 @@ def _process() -> psutil.Process:
     living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     (child,) = [child for child in living if "tests.protocol.lmtp.stdio_server" in child.cmdline()]
     return child
+
+
+async def test_questions_at_once_are_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of clients that ask for the description do not queue up in front of streams; each gets it."""
+    model = ScriptedModel()
+    async with serving(model) as server:
+        worker = make(server.url)
+        worker.start()
+        await until(lambda: worker.up)
+        model.loaded.clear()
+        asked = []
+        info = worker._client.info
+        monkeypatch.setattr(worker._client, "info", lambda name: asked.append(name) or info(name))
+        answers = [asyncio.create_task(worker.describe(None)) for _ in range(100)]
+        await until(lambda: bool(asked))
+        answers[0].cancel()  # whoever asked first leaves
+        model.loaded.set()
+        async with asyncio.timeout(PATIENCE):
+            described = await asyncio.gather(*answers[1:])
+        assert len({one.model for one in described}) == 1
+        assert asked == [None]
+        assert (await worker.describe(None)).model == described[0].model  # and asks again
+        assert asked == [None, None]
+        await worker.close()
