@@ -117,7 +117,7 @@ async def run(bench: HostBench, note: Callable[[str], None]) -> HostReport:
 def checkout(folder: str) -> Path:
     """The folder, made absolute. Raises `UsageError` where it holds no lmtool."""
     path = Path(folder).resolve()
-    if not (path / "lmtool" / "engine" / "engine.py").is_file():
+    if not (path / "lmtool/inference/engine/engine.py").is_file():
         raise UsageError(
             f"--against: {folder} holds no lmtool/inference/engine",
             "name the root of another checkout, such as one of `git worktree add ../before COMMIT`",

@@ -47,7 +47,7 @@ def test_a_server_that_holds(lab: Run, served: str) -> None:
     assert outcome["memory_bytes"]["late"] > 10**7
 
 
-def test_ctrl_c_shows_what_was_found(served: str, clean_environment: None) -> None:
+def test_ctrl_c_shows_what_was_found(served: str, lab: Run) -> None:
     """The load ends, the card comes, and the status says that it was ended."""
     words = [sys.executable, "-m", "tests.lab", "soak", served, *SHORT[2:], "--minutes", "600", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
