@@ -9,9 +9,9 @@ PACKAGE = Path(__file__).parent.parent / "lmtool"
 READERS = {
     "measure/audit/http_transport.py": "a server may name the time of day at which it is to be asked again",
     "measure/bench/result.py": "a result says when it was measured",
-    "terminal/chat/conversation_recorder.py": "a conversation is named after the time at which it began, and its trace says it",
+    "terminal/chat/conversation_recorder.py": "a conversation and its trace say when it began",
     "cli/trace/record.py": "a trace says when it was recorded, and its file is named after that",
-    "gateway/pools/cache.py": "a file of answers outlives the process, and every count of seconds that is the process's own",
+    "gateway/pools/cache.py": "a file of answers outlives the process and its monotonic clock",
     "gateway/pools/http_backend.py": "a provider may name the time of day at which it is to be asked again",
     "gateway/pools/litellm_backend.py": "the same",
     "gateway/pools/unified_replies.py": "an answer says when it was made",

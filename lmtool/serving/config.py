@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtool.core import sampling_defaults
-from lmtool.core.errors import FileError, ResourceError, UsageError
+from lmtool.core.errors import FileError, ModelLoadError, ResourceError, UsageError
 from lmtool.core.model_entry import ModelEntry
 from lmtool.inference.backends.registry import BackendConfig
 from lmtool.inference.engine.config import EngineConfig
@@ -178,7 +178,7 @@ class ModelsConfig:
         """Parameters for HTTP requests to the model at `source` that leave them out. Raises `FileError`."""
         own = self.generation_config in sampling_defaults.NONE or self.model == AUTO or self._is_main(source)
         choice = self.generation_config if own else sampling_defaults.AUTO
-        return sampling_defaults.read(source, choice, revision, lambda path: read_header(path).metadata)
+        return sampling_defaults.read(source, choice, revision, _gguf_metadata)
 
     def _is_main(self, source: str) -> bool:
         return self.model != AUTO and source == served(self.model).source
@@ -395,3 +395,11 @@ class ServingConfig:
     """Log descriptions of models as well."""
     debug: bool = False
     """Print the traceback of each error that is logged."""
+
+
+def _gguf_metadata(path: Path) -> Mapping[str, Any]:
+    """Metadata of a GGUF file; empty if the file is malformed, which the backend reports when it loads the model."""
+    try:
+        return read_header(path).metadata
+    except ModelLoadError:
+        return {}

@@ -33,6 +33,7 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
     if model in {None, EMBEDDED_NAME}:
         return _named(source_of(model), aliases, EMBEDDED_NAME)
     assert model is not None
+    model = str(model)  # Python programs pass a path, too
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         path = folder.resolve()

@@ -183,14 +183,14 @@ class TestRefusals:
         [
             (
                 transformers.GPTJConfig(vocab_size=50, n_embd=16, n_layer=1, n_head=2, rotary_dim=4),
-                "AttentionInterface",
+                "computes attention by itself",
             ),
             (
                 transformers.GptOssConfig(
                     vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
                     num_key_value_heads=1, head_dim=8, num_local_experts=2, num_experts_per_tok=1, rope_parameters=None,
                 ),
-                "s_aux",
+                "its attention has sinks",
             ),
             (
                 transformers.Llama4TextConfig(

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from lmtool.gateway.pools.balance import balancer as balancer_module
 
 from lmtool.core.errors import LmtoolError, OutOfMemoryError, OverloadedError, RequestError, ServerError
 from lmtool.core.interfaces import QueuePlace, Sink, StreamHandle, place_of
 from lmtool.core.types import GenerateRequest, ScoreRequest, TokenOutput, Usage
+from lmtool.gateway.balance import balancer as balancer_module
 from lmtool.gateway.balance.balancer import Balancer
 from tests.protocol.lmtp.balanced import OTHER_PRINT, PRINT, Mortal, Refusing, asked, balanced, mortals, outputs, over
 from tests.protocol.lmtp.harness import PATIENCE, until

@@ -22,7 +22,7 @@ from lmtool.protocol.lmtp.client import LmtpClient
 from tests.conftest import PATIENCE
 from tests.inference.backends.vllm.conftest import PYTHON, VARIABLE, gone, over_vllm_with, workers_of
 from tests.inference.backends.vllm.test_tensor_parallel import SPLIT, UNBOUND, same_constraints, same_streams_as_ours
-from tests.serving.test_worker import LONG, LOST, answered
+from tests.inference.backends.vllm.test_worker import LONG, LOST, answered
 
 if TYPE_CHECKING:
     from lmtool.core.types import TokenOutput

@@ -16,7 +16,7 @@ from lmtool.core.types import GenerateRequest, SamplingParams, ScoreRequest
 from lmtool.protocol.lmtp.client import LmtpClient
 from tests.inference.backends.vllm.conftest import engine_of, over_vllm_with, workers_of
 from tests.inference.backends.vllm.test_over_vllm import collect, request_for, text
-from tests.serving.test_worker import every_process_may_be_killed
+from tests.inference.backends.vllm.test_worker import every_process_may_be_killed
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
