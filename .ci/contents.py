@@ -9,7 +9,7 @@ from pathlib import Path
 
 FOR_DEVELOPERS = {"dev"}
 """Extras of a checkout: `.ci/run` has installed them already."""
-NOT_IN_WHEEL = ("lmtool/tiny/recipe/", "tests/")
+NOT_IN_WHEEL = ("tests/",)
 
 
 def names(package: Path) -> set[str]:

@@ -11,9 +11,9 @@ TYPE_CHECKING = False  # type checkers know this name; importing `typing` for it
 
 if TYPE_CHECKING:
     from lmtool.api import Model, Server, action, connect, load, serve, session
-    from lmtool.errors import LmtoolError
-    from lmtool.gateway.client import pools
-    from lmtool.types import ChatMessage, ModelInfo, TokenOutput
+    from lmtool.core.errors import LmtoolError
+    from lmtool.core.types import ChatMessage, ModelInfo, TokenOutput
+    from lmtool.gateway.pools.client import pools
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,9 +34,9 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("Model", "Server", "action", "connect", "load", "serve", "session"), "lmtool.api"),
-    **dict.fromkeys(("ChatMessage", "ModelInfo", "TokenOutput"), "lmtool.types"),
-    "LmtoolError": "lmtool.errors",
-    "pools": "lmtool.gateway.client",
+    **dict.fromkeys(("ChatMessage", "ModelInfo", "TokenOutput"), "lmtool.core.types"),
+    "LmtoolError": "lmtool.core.errors",
+    "pools": "lmtool.gateway.pools.client",
 }
 
 

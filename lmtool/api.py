@@ -8,8 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack, cast
 
-from lmtool.access.stall import STALL_SECONDS
-from lmtool.api_arguments import (
+from lmtool.core.api_arguments import (
     ConstraintLike,
     EngineOptions,
     PromptLike,
@@ -18,26 +17,27 @@ from lmtool.api_arguments import (
     as_sampling,
     wants_text,
 )
-from lmtool.buffer import Buffer
-from lmtool.constraint import constraint_from
-from lmtool.errors import UsageError
-from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
-from lmtool.option import check_options
-from lmtool.resuming import STREAM_SECONDS
-from lmtool.sampling_parameters import check_deadline
-from lmtool.streams import error_of, stream
-from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
+from lmtool.core.buffer import Buffer
+from lmtool.core.constraint import constraint_from
+from lmtool.core.errors import UsageError
+from lmtool.core.resuming import STREAM_SECONDS
+from lmtool.core.sampling_parameters import check_deadline
+from lmtool.core.streams import error_of, stream
+from lmtool.core.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
+from lmtool.net.access.stall import STALL_SECONDS
+from lmtool.protocol.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
+from lmtool.settings.option import check_options
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from lmtool.buffer import BufferKeeper
-    from lmtool.evergreen.actions import ActionType
-    from lmtool.evergreen.client import Session
-    from lmtool.evergreen.client_transport import ClientTransport
-    from lmtool.interfaces import TokenModel
+    from lmtool.core.buffer import BufferKeeper
+    from lmtool.core.interfaces import TokenModel
+    from lmtool.core.types import LoadProgress, ModelInfo
+    from lmtool.protocol.evergreen.actions import ActionType
+    from lmtool.protocol.evergreen.client import Session
+    from lmtool.protocol.evergreen.client_transport import ClientTransport
     from lmtool.serving.service import Service
-    from lmtool.types import LoadProgress, ModelInfo
 
 CHAT_TOKENS = 512
 """Default `max_tokens` of `Model.chat`."""
@@ -192,9 +192,9 @@ async def connect(
     or a notice of load or queue after which a stream ends with an error. on_progress: called as a load proceeds.
     Raises `UsageError` for a malformed url, `AccessDeniedError` for a wrong key, `ConnectError` or `TimeLimitError`.
     """
-    from lmtool.lmtp.client import LmtpClient
-    from lmtool.lmtp.wait_limits import WaitLimits
-    from lmtool.resuming import ResumeOptions, Resuming
+    from lmtool.core.resuming import ResumeOptions, Resuming
+    from lmtool.protocol.lmtp.client import LmtpClient
+    from lmtool.protocol.lmtp.wait_limits import WaitLimits
 
     options = ResumeOptions(retries, token_timeout, first_token_timeout)
     client = LmtpClient(
@@ -225,7 +225,7 @@ async def session(
     Leaving the block in order waits for the answers to all that was asked for. Raises `evergreen.status.Abort` with the
     server's reason, `UsageError`, `AccessDeniedError`, `ConnectError` or `TimeLimitError`.
     """
-    from lmtool.evergreen.client import run_session
+    from lmtool.protocol.evergreen.client import run_session
 
     async with run_session(await open_evergreen(url, api_key), actions) as running:
         yield running
@@ -241,9 +241,9 @@ def need_protobuf() -> None:
 async def open_evergreen(url: str, api_key: str | None = None) -> ClientTransport:
     """A transport for an Evergreen session, see `session`. Raises the same."""
     need_protobuf()
-    from lmtool.access.outgoing import authorization
-    from lmtool.evergreen.client_transport import dial, dial_grpc
-    from lmtool.lmtp.endpoint import SocketEndpoint, parse
+    from lmtool.net.access.outgoing import authorization
+    from lmtool.protocol.evergreen.client_transport import dial, dial_grpc
+    from lmtool.protocol.lmtp.endpoint import SocketEndpoint, parse
 
     if url.startswith(("grpc://", "grpcs://")):
         address, shown = authorization(url, api_key)
@@ -265,12 +265,13 @@ async def load(
     """A model in this process, without a socket: `async with lmtool.load("gpt2") as model`.
 
     model: a local folder, a hub name, or None for the embedded model. engine: fields of
-    `lmtool.engine.config.EngineConfig`, such as `device`, `dtype`, `max_streams`. on_progress: called in the loop.
+    `lmtool.inference.engine.config.EngineConfig`, such as `device`, `dtype`, `max_streams`.
+    on_progress: called in the loop.
     Raises `ModelLoadError`, `ResourceError`, `OutOfMemoryError`; leaving ends what still runs and frees the memory.
     """
-    from lmtool.engine.config import EngineConfig
-    from lmtool.lmtp.buffered_model import BufferedModel
-    from lmtool.lmtp.config import ServerConfig
+    from lmtool.inference.engine.config import EngineConfig
+    from lmtool.protocol.lmtp.buffered_model import BufferedModel
+    from lmtool.protocol.lmtp.config import ServerConfig
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ModelsConfig, ServiceConfig
     from lmtool.serving.service import Service
@@ -330,8 +331,8 @@ async def serve(
     Raises what `load` raises, `ResourceError` for a port or path that cannot be had, `UsageError` for a host that other
     machines reach without a key or `no_auth`, `FileError` for a file of keys with faults.
     """
-    from lmtool.engine.config import EngineConfig
-    from lmtool.lmtp.config import ServerConfig
+    from lmtool.inference.engine.config import EngineConfig
+    from lmtool.protocol.lmtp.config import ServerConfig
     from lmtool.serving.access_config import AccessConfig
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig

@@ -113,7 +113,7 @@ def _clean(home: Path) -> dict[str, str]:
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package that brings logits processors, installed for this test."""
-    from lmtool import logits_processors
+    from lmtool.core import logits_processors
     from tests.plugin import MODULE, install
 
     folder = tmp_path / "plugin"
@@ -255,7 +255,7 @@ def served(server: ServerProcess) -> str:
 @pytest.fixture(scope="session")
 def keyed(start_server: StartServer) -> Iterator[ServerProcess]:
     """A server process on the stories model that asks for a key, `knocking.KEY`, shared by all tests of this run."""
-    from tests.access.knocking import KEY
+    from tests.net.access.knocking import KEY
 
     with start_server(str(STORIES), LMTOOL_API_KEY=KEY) as process:
         process.expect("ready in")

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lmtool.types import ToolCall
+from lmtool.core.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.providers.answer_events import Api
+    from lmtool.protocol.providers.answer_events import Api
 
 LINES = ("ollama", "cohere_v1")
 """APIs that stream JSON lines; the others stream server-sent events."""

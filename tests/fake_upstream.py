@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
-from lmtool.providers.answer_events import Api
-from lmtool.providers.answer_reader import api_of
+from lmtool.protocol.providers.answer_events import Api
+from lmtool.protocol.providers.answer_reader import api_of
 from tests.fake_answers import LINES, Words, error, events, line, whole
 
 Fault: TypeAlias = Literal["", "reset", "hang", "half", "error"]

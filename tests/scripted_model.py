@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lmtool.errors import RequestError, UnknownModelError, UnknownTokenError
-from lmtool.interfaces import Sink, StreamHandle
-from lmtool.model_entry import ModelEntry
-from lmtool.streams import refuse
-from lmtool.types import (
+from lmtool.core.errors import RequestError, UnknownModelError, UnknownTokenError
+from lmtool.core.interfaces import Sink, StreamHandle
+from lmtool.core.model_entry import ModelEntry
+from lmtool.core.streams import refuse
+from lmtool.core.types import (
     ChatPrompt,
     GenerateRequest,
     MixedPrompt,

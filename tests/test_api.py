@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lmtool
-from lmtool.api_arguments import EngineOptions, Sampling
-from lmtool.constraint import choice
-from lmtool.engine.config import EngineConfig
-from lmtool.errors import (
+from lmtool.core.api_arguments import EngineOptions, Sampling
+from lmtool.core.constraint import choice
+from lmtool.core.errors import (
     AccessDeniedError,
     ConnectError,
     ConstraintError,
@@ -29,15 +28,16 @@ from lmtool.errors import (
     UnknownTokenError,
     UsageError,
 )
-from lmtool.evergreen.status import Abort
-from lmtool.gateway.failures import PoolRefusedError
-from lmtool.lmtp.client import LmtpClient
-from lmtool.streams import error_of
-from lmtool.types import (
+from lmtool.core.streams import error_of
+from lmtool.core.types import (
     GenerateRequest,
     SamplingParams,
     TokenOutput,
 )
+from lmtool.gateway.pools.failures import PoolRefusedError
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.protocol.evergreen.status import Abort
+from lmtool.protocol.lmtp.client import LmtpClient
 from tests.scripted_model import ScriptedModel
 
 if TYPE_CHECKING:

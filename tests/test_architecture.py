@@ -1,4 +1,4 @@
-"""The rules of the house, checked: formats, types, import contracts, light start-up, tests for every room."""
+"""Rules of the code: format, lint, types, import contracts, light start-up, tests for every package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = ROOT / "lmtool"
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p.name not in {"__init__.py", "__main__.py"})
 
 LONG_FILES: dict[str, str] = {}
-"""Files allowed above 400 lines, and why."""
+"""Files of 500 to 800 lines, and why."""
 
 
 def tool(*words: str) -> subprocess.CompletedProcess[str]:
@@ -57,30 +57,33 @@ def test_help_is_light() -> None:
 
 
 def test_import_of_the_package_is_light() -> None:
-    """`import lmtool` loads nothing but itself until a name of the Python face is used."""
+    """`import lmtool` loads nothing but itself until a name of the Python interface is used."""
     code = "import sys; before = set(sys.modules); import lmtool; print(*sorted(set(sys.modules) - before))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in result.stdout.split()}
     assert loaded <= {"lmtool", "__future__", "typing", "importlib"}
 
 
-ROOMS = sorted({module.relative_to(PACKAGE).parts[0] for module in MODULES})
+PACKAGES = sorted({str(module.parent.relative_to(PACKAGE)) for module in MODULES if module.parent != PACKAGE})
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_room_has_its_tests(room: str) -> None:
-    """Every room has a folder of tests of its own name, every module at the top a test file."""
-    if room.endswith(".py"):
-        assert (ROOT / "tests" / f"test_{room}").is_file()
-    else:
-        assert list((ROOT / "tests" / room).rglob("test_*.py"))
+@pytest.mark.parametrize("package", [name for name in PACKAGES if name.count("/") < 2])
+def test_package_has_its_tests(package: str) -> None:
+    """Every package of the first two levels has a folder of tests of its own name."""
+    folder = "tiny" if package == "inference/tiny" else package  # beside the recipe that makes the model
+    assert list((ROOT / "tests" / folder).rglob("test_*.py"))
+
+
+def test_top_level_is_closed() -> None:
+    """The only modules at the top are the Python interface and the program's entry."""
+    assert {module.name for module in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "api.py"}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_file_holds_one_idea(module: Path) -> None:
-    """No file is above 400 lines without a reason."""
+    """No file is above 500 lines without a reason."""
     lines = len(module.read_text().splitlines())
-    assert lines <= 400 or str(module.relative_to(PACKAGE)) in LONG_FILES
+    assert lines <= (800 if str(module.relative_to(PACKAGE)) in LONG_FILES else 500)
 
 
 @pytest.mark.parametrize("init", sorted(PACKAGE.rglob("__init__.py")), ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -7,22 +7,22 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "lmtool"
 READERS = {
-    "audit/http_transport.py": "a server may name the time of day at which it is to be asked again",
-    "bench/result.py": "a result says when it was measured",
-    "chat/conversation_recorder.py": "a conversation is named after the time at which it began, and its trace says it",
+    "measure/audit/http_transport.py": "a server may name the time of day at which it is to be asked again",
+    "measure/bench/result.py": "a result says when it was measured",
+    "terminal/chat/conversation_recorder.py": "a conversation and its trace say when it began",
     "cli/trace/record.py": "a trace says when it was recorded, and its file is named after that",
-    "gateway/cache.py": "a file of answers outlives the process, and every count of seconds that is the process's own",
-    "gateway/http_backend.py": "a provider may name the time of day at which it is to be asked again",
-    "gateway/litellm_backend.py": "the same",
-    "gateway/unified_replies.py": "an answer says when it was made",
-    "http_api/responses/replies.py": "the same",
-    "http_api/server.py": "the same",
+    "gateway/pools/cache.py": "a file of answers outlives the process and its monotonic clock",
+    "gateway/pools/http_backend.py": "a provider may name the time of day at which it is to be asked again",
+    "gateway/pools/litellm_backend.py": "the same",
+    "gateway/pools/unified_replies.py": "an answer says when it was made",
+    "protocol/http/responses/replies.py": "the same",
+    "protocol/http/server.py": "the same",
     "serving/console.py": "a line of the log has the time of day",
-    "text/chat_template.py": "chat templates may ask for the date",
+    "inference/text/chat_template.py": "chat templates may ask for the date",
     "trace/record_session.py": "a trace says when it was recorded, and its file is named after that",
-    "tui/actions/exports.py": "an export is named after its time",
-    "tui/app.py": "there is one tip a day",
-    "tui/sources/event_pipeline.py": "a trace says when it was recorded",
+    "terminal/tui/actions/exports.py": "an export is named after its time",
+    "terminal/tui/app.py": "there is one tip a day",
+    "terminal/tui/sources/event_pipeline.py": "a trace says when it was recorded",
 }
 """Modules that read the time of day, and what for; none decides by it how long something takes."""
 NAMES = {"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime", "ctime"}

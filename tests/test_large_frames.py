@@ -14,12 +14,12 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
-from lmtool.lmtp.client import LmtpClient
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.protocol.lmtp.client import LmtpClient
 from tests.conftest import PATIENCE, ServerProcess
 from tests.forkserver import spawn
-from tests.frame_load import memory
+from tests.lab.frames import memory
 from tests.large_frames import CASES, LIMIT, LMTP
 
 if TYPE_CHECKING:

@@ -17,10 +17,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lmtool.bench.targets import OpenAITarget
-from lmtool.bench.workload import Job
-from lmtool.conformance.transcript import Message, Transcript
-from lmtool.logprobs.distribution import Rank
+from lmtool.core.logprobs.distribution import Rank
+from lmtool.measure.bench.targets import OpenAITarget
+from lmtool.measure.bench.workload import Job
+from lmtool.measure.conformance.transcript import Message, Transcript
+from lmtool.terminal.tui.event_store import EventStore, TraceFile
+from lmtool.terminal.tui.measures import Measures
+from lmtool.terminal.tui.plain import PlainLines
+from lmtool.terminal.tui.token_filter import TokenFacts, TokenFilter, load_selection
 from lmtool.trace.answers import Answers
 from lmtool.trace.comparison import compare
 from lmtool.trace.connection_tap import ResponseRecorder
@@ -37,11 +41,7 @@ from lmtool.trace.reader import TraceReader
 from lmtool.trace.statistics import TraceFigures
 from lmtool.trace.stream_events import OutputEvent, stream_of
 from lmtool.trace.writer import TraceWriter
-from lmtool.tui.event_store import EventStore, TraceFile
-from lmtool.tui.measures import Measures
-from lmtool.tui.plain import PlainLines
-from lmtool.tui.token_filter import TokenFacts, TokenFilter, load_selection
-from tests.providers.answers import CONTENT_TYPES, LOGPROB, OTHER, Written, written
+from tests.protocol.providers.answers import CONTENT_TYPES, LOGPROB, OTHER, Written, written
 from tests.trace.conftest import generate, token, tokens
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def filtered(events: Sequence[Event], path: Path, expression: str) -> Iterator[s
 
 def transcript(events: Sequence[Event]) -> dict[str, int]:
     """Tokens by label as conformance cases find them."""
-    from lmtool.lmtp.frames import stream_key, stream_name
+    from lmtool.protocol.lmtp.frames import stream_key, stream_name
 
     seen, ids = Transcript(), dict[tuple[int, object], object]()
     for event in events:

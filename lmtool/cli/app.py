@@ -17,7 +17,7 @@ from lmtool.cli.commands import TREE, Command, Group, find
 from lmtool.cli.common_options import ClientCommon, Common
 from lmtool.cli.help import HelpfulCommand, HelpfulGroup, printing_errors
 from lmtool.cli.options import SETTINGS, config_parameters, option_name, origin, set_parameters, with_common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 HELP = "Load a language model once, in a long-lived process; stream its tokens to everything else."
 EXAMPLES = (

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lmtool.cli.common_options import ClientCommon
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.audit.auditing import AuditReport
+    from lmtool.measure.audit.auditing import AuditReport
 
 REPORTS = "Reports"
 STRICTNESS = "How strictly"
@@ -59,13 +59,13 @@ async def audit(
     Sums, raw or processed, what parameters do, prompts against answers, streams, crowds, seeds, counts, and whether
     tokens come as often as their probabilities say. What a server does not offer is named.
     """
-    from lmtool.audit import card
-    from lmtool.audit.auditing import AuditConfig
-    from lmtool.audit.auditing import audit as run
-    from lmtool.audit.checks import NAMES
-    from lmtool.audit.interview import Pace
-    from lmtool.errors import UsageError
-    from lmtool.terminal import PassingNote
+    from lmtool.core.errors import UsageError
+    from lmtool.measure.audit import card
+    from lmtool.measure.audit.auditing import AuditConfig
+    from lmtool.measure.audit.auditing import audit as run
+    from lmtool.measure.audit.checks import NAMES
+    from lmtool.measure.audit.interview import Pace
+    from lmtool.settings.terminal import PassingNote
     from lmtool.trace.writer import write_text
 
     if len(prompt) > 3:
@@ -97,7 +97,7 @@ async def audit(
 
 def _finish(found: AuditReport) -> None:
     """End with status 1 for a breach, with an error where there was nothing to audit."""
-    from lmtool.errors import ServerError
+    from lmtool.core.errors import ServerError
 
     if found.breaches:
         raise typer.Exit(1)

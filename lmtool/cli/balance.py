@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lmtool.cli.common_options import ServerCommon
-from lmtool.lmtp.config import ServerConfig
+from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import LifeConfig, ListenConfig, ServiceConfig, ServingConfig, WatchConfig
 from lmtool.serving.tls_config import TlsConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import TraceFile, warn_if_incomplete
-from lmtool.option import option
+from lmtool.settings.option import option
 
 
 def why(

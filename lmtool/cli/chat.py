@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmtool.chat.heat import ALTERNATIVES, MODES, HeatMode
 from lmtool.cli.common_options import ClientCommon
-from lmtool.errors import UsageError
-from lmtool.option import option
-from lmtool.sampling_parameters import PARAMETER_HELP, PROMPT_MAX_TOKENS
+from lmtool.core.errors import UsageError
+from lmtool.core.sampling_parameters import PARAMETER_HELP, PROMPT_MAX_TOKENS
+from lmtool.settings.option import option
+from lmtool.terminal.chat.heat import ALTERNATIVES, MODES, HeatMode
 
 if TYPE_CHECKING:
-    from lmtool.chat.options import OutputOptions
-    from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.terminal import Output
+    from lmtool.protocol.lmtp.endpoint import Endpoint
+    from lmtool.settings.terminal import Output
+    from lmtool.terminal.chat.options import OutputOptions
 
 SAMPLING = "Sampling"
 OUTPUT = "Output"
@@ -101,7 +101,9 @@ def chat(
     compat_space: bool = option(False, "End the prompt in one space, as LMQL's own client does."),
 ) -> Coroutine[Any, Any, None]:
     """Chat with a model: one answer, or, without a prompt, a conversation."""
-    from lmtool.chat.options import (
+    from lmtool.core.resuming import ResumeOptions
+    from lmtool.settings.prompt_parameters import check_typed, parse_options
+    from lmtool.terminal.chat.options import (
         OneShotOptions,
         OutputOptions,
         constraint_from_options,
@@ -109,9 +111,7 @@ def chat(
         output_form,
         processors_from_options,
     )
-    from lmtool.chat.prompt import PromptParsing, RequestOptions, read_prompt
-    from lmtool.prompt_parameters import check_typed, parse_options
-    from lmtool.resuming import ResumeOptions
+    from lmtool.terminal.chat.prompt import PromptParsing, RequestOptions, read_prompt
 
     options = {
         "max_tokens": max_tokens,
@@ -138,14 +138,14 @@ def chat(
     if text is not None:
         if resume_last:
             raise UsageError("--continue is for conversations, and there is a prompt", "type it there:  lmtool chat -c")
-        from lmtool.chat.answer import answer
+        from lmtool.terminal.chat.answer import answer
 
         once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume)
         talk = partial(answer, prompt=text, requests=requests, display=display, options=once)
         return _talk(common, talk, model, only_describes=dry_run)
     _check_conversation(display, n_streams=n_streams, dry_run=dry_run)
-    from lmtool.chat.keeping import ConversationOptions
-    from lmtool.chat.repl import converse
+    from lmtool.terminal.chat.keeping import ConversationOptions
+    from lmtool.terminal.chat.repl import converse
 
     talk = partial(
         converse,
@@ -184,7 +184,7 @@ async def _talk(
     if common.endpoint is not None or not out.terminal or only_describes:
         await talk(endpoint, out)
         return
-    from lmtool.chat.in_process import reachable
+    from lmtool.terminal.chat.in_process import reachable
 
     async with reachable(endpoint, out, model) as found:
         await talk(found, out)

@@ -230,42 +230,12 @@ TREE: tuple[Command | Group, ...] = (
         _command("tui", "The same as `lmtool inspect`.", module="inspect", function="inspect", hidden=True),
         _group(
             "bench",
-            "Measure engines, kernels, GPUs, servers, gateways, the inspector.",
+            "Measure engines on the same weights, and running servers.",
             _command("engine", "Measure our engine beside others on the same weights.", "lmtool bench engine"),
-            _command(
-                "kernels",
-                "Measure matrix products on this CPU, without a model.",
-                "lmtool bench kernels --formats bfloat16,int4",
-            ),
-            _command(
-                "host",
-                "Measure the engine's own time a step, without a model.",
-                "lmtool bench host --streams 64 --sampling greedy",
-            ),
-            _command(
-                "gpu",
-                "Test and measure lmtool on a GPU; all figures in one file.",
-                "lmtool bench gpu --json before.json",
-            ),
             _command(
                 "serve",
                 "Load a server: latencies, throughput, goodput.",
                 "lmtool bench serve --concurrency 1,8 --save before.json",
-            ),
-            _command(
-                "soak",
-                "Soak a server in faults and hostile frames; 1 if it breaks.",
-                "lmtool bench soak ws://127.0.0.1:8080/",
-            ),
-            _command(
-                "gateway",
-                "Measure the gateway beside a bare forwarder and LiteLLM.",
-                "lmtool bench gateway --requests 200",
-            ),
-            _command(
-                "inspect",
-                "Load the inspector: key delay, CPU, opening a long trace.",
-                "lmtool bench inspect --seconds 5",
             ),
         ),
     ),

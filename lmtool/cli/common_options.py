@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
-from lmtool.option import option
-from lmtool.terminal import ColorWhen, Output
-from lmtool.unix_sockets import PREFIX
+from lmtool.net.unix_sockets import PREFIX
+from lmtool.settings.option import option
+from lmtool.settings.terminal import ColorWhen, Output
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.protocol.lmtp.endpoint import Endpoint
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:8080/"
 
@@ -81,13 +81,13 @@ class ClientCommon(Common):
     @property
     def url(self) -> str:
         """The endpoint without credentials."""
-        from lmtool.access.outgoing import split_url
+        from lmtool.net.access.outgoing import split_url
 
         return self.address if self.address.startswith(("stdio:", PREFIX)) else split_url(self.address)[0]
 
     def server(self) -> Endpoint:
         """The server to connect to, with its API key. Raises `UsageError`."""
-        from lmtool.lmtp.endpoint import parse
+        from lmtool.protocol.lmtp.endpoint import parse
 
         return parse(self.address, self.api_key)
 

@@ -23,7 +23,7 @@ def show(
     """Print settings as TOML: what is set with its origin, environment or file; defaults as comments."""
     from lmtool.cli.app import build_whole, option_names
     from lmtool.cli.settings import load
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     tree = build_whole()
     commands = {".".join(path): _params(tree, path) for path in option_names(tree)}
@@ -79,7 +79,7 @@ def _params(tree: Any, path: tuple[str, ...]) -> list[Any]:
 
 def _without_secrets(param: Any, value: Any) -> Any:
     """The value without credentials in a URL."""
-    from lmtool.access.outgoing import split_url
+    from lmtool.net.access.outgoing import split_url
 
     if param.metavar != "URL":
         return value

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 FOLDER = Path(__file__).parent.parent / "docs"
 MAX_COLUMNS = 100
@@ -53,7 +53,7 @@ def docs(
     no_pager: bool = option(False, "Print a long page at once."),
 ) -> None:
     """Read the manual: one page, or the list of pages. A pipe gets Markdown."""
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
 
     out, pages = Output.of(common.color), contents()
     if not out.terminal:
@@ -74,7 +74,7 @@ def read(pages: list[Page], topic: str | None) -> str:
             return one.path.read_text(encoding="utf-8")
     import difflib
 
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     topics = [one.topic for one in pages]
     near = difflib.get_close_matches(topic.lower(), topics, 1)

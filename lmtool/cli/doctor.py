@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import typer
 
 from lmtool.cli.common_options import ClientCommon
-from lmtool.logprobs.numbers import size
-from lmtool.option import option
+from lmtool.core.logprobs.numbers import size
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
 
 Verdict: TypeAlias = Literal["ok", "note", "bad"]
 MARKS: dict[Verdict, tuple[str, str, str]] = {
@@ -29,7 +29,7 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
 }
 """Sign of each verdict, with and without Unicode, and its colour."""
 CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec", "aiohttp")
-UNTRIED_GPU = "lmtool was run on an NVIDIA H200 alone: try this GPU with lmtool bench gpu; lmtool docs install"
+UNTRIED_GPU = "lmtool was run on an NVIDIA H200 alone: measure it with python -m tests.lab gpu; lmtool docs install"
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 
@@ -105,7 +105,7 @@ def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: st
 
 
 def _embedded() -> Finding:
-    from lmtool.tiny.path import MODEL_DIR
+    from lmtool.inference.tiny.path import MODEL_DIR
 
     weights = sum(f.stat().st_size for f in MODEL_DIR.glob("*.safetensors"))
     if not weights or not (MODEL_DIR / "tokenizer.json").is_file():
@@ -124,7 +124,7 @@ def _memory() -> Finding:
 
 def _cache() -> Finding:
     from lmtool.cli.models import downloaded_models
-    from lmtool.text.files import hub_cache
+    from lmtool.inference.text.files import hub_cache
 
     folder = hub_cache()
     existing = next(p for p in (folder, *folder.parents) if p.exists())
@@ -147,8 +147,8 @@ def _terminal() -> Finding:
 async def _endpoint(common: ClientCommon) -> Finding:
     import asyncio
 
-    from lmtool.errors import AccessDeniedError, ConnectError, LmtoolError
-    from lmtool.lmtp.client import LmtpClient
+    from lmtool.core.errors import AccessDeniedError, ConnectError, LmtoolError
+    from lmtool.protocol.lmtp.client import LmtpClient
 
     try:
         async with asyncio.timeout(3), LmtpClient(common.address, api_key=common.api_key) as client:
@@ -170,7 +170,7 @@ def _devices() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
         return
     try:
-        from lmtool.engine.hardware import describe_auto_dtype, describe_devices
+        from lmtool.inference.engine.hardware import describe_auto_dtype, describe_devices
 
         described = [*describe_devices(), ("dtype", f"on the CPU, {describe_auto_dtype()}")]
     except (ImportError, OSError) as error:  # installed, but a library it needs is missing
@@ -185,8 +185,8 @@ def _devices() -> Iterator[Finding]:
 
 
 def _kernels() -> Finding:
-    from lmtool.engine.hardware import describe_kernels
-    from lmtool.errors import ResourceError
+    from lmtool.core.errors import ResourceError
+    from lmtool.inference.engine.hardware import describe_kernels
 
     try:
         return Finding("ok", "kernels", describe_kernels())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lmtool.errors import FileError, LmtoolError
+from lmtool.core.errors import FileError, LmtoolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def report_error(error: LmtoolError, common: Common) -> None:
     """Print what happened and what to do next; the traceback too when debugging."""
     import traceback
 
-    from lmtool.terminal import end_line, visible
+    from lmtool.settings.terminal import end_line, visible
 
     if common.debug:
         traceback.print_exception(error)
@@ -87,7 +87,7 @@ def report_bug(bug: Exception, common: Common) -> None:
     """Print that lmtool itself failed, and how to get the traceback for a report."""
     import traceback
 
-    from lmtool.terminal import end_line, visible
+    from lmtool.settings.terminal import end_line, visible
 
     if common.debug:
         traceback.print_exception(bug)

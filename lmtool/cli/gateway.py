@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, ClientCommon
-from lmtool.lmtp.config import ServerConfig
-from lmtool.option import option
+from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import (
     CONNECTIONS,
@@ -22,6 +21,7 @@ from lmtool.serving.config import (
     WatchConfig,
 )
 from lmtool.serving.tls_config import TlsConfig
+from lmtool.settings.option import option
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,8 +84,8 @@ async def gateway(
     from lmtool.serving.composition import need_gateway_packages
 
     need_gateway_packages()
-    from lmtool.gateway.config import DEFAULT_PORT, LOCAL_POOL, GatewayConfig
-    from lmtool.gateway.config_reader import load
+    from lmtool.gateway.pools.config import DEFAULT_PORT, LOCAL_POOL, GatewayConfig
+    from lmtool.gateway.pools.config_reader import load
     from lmtool.serving.model_names import AUTO
     from lmtool.serving.run import run
 

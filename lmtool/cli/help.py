@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lmtool.terminal import wants_color
+from lmtool.settings.terminal import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ def _report(error: Any) -> None:
     """Print what is wrong with a command line as any other error, and where its help is."""
     from lmtool.cli.common_options import Common
     from lmtool.cli.error_report import report_error
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     message = str(error.format_message()).strip()
     ctx = getattr(error, "ctx", None)

@@ -6,10 +6,10 @@ import json as json_module
 from typing import TYPE_CHECKING
 
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
 
 
 def history(
@@ -19,7 +19,7 @@ def history(
     json: bool = option(False, "Print one JSON object per conversation."),
 ) -> None:
     """List the conversations that are kept, the newest first; remove them all."""
-    from lmtool.chat.conversation_store import conversations_folder, kept_conversations
+    from lmtool.terminal.chat.conversation_store import conversations_folder, kept_conversations
 
     out = common.output()
     if clear:
@@ -40,8 +40,8 @@ def history(
 
 
 def _clear(out: Output) -> None:
-    from lmtool.chat.conversation_store import conversation_files, prompts_file
-    from lmtool.errors import FileError
+    from lmtool.core.errors import FileError
+    from lmtool.terminal.chat.conversation_store import conversation_files, prompts_file
 
     removed = conversation_files()
     for path in removed:

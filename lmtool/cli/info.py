@@ -11,13 +11,13 @@ import typer
 
 from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.models import align_columns
-from lmtool.logprobs.numbers import duration, size
-from lmtool.option import option
+from lmtool.core.logprobs.numbers import duration, size
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.model_entry import ModelEntry
-    from lmtool.terminal import Output
-    from lmtool.types import ModelInfo
+    from lmtool.core.model_entry import ModelEntry
+    from lmtool.core.types import ModelInfo
+    from lmtool.settings.terminal import Output
 
 INDENT = 13
 """Columns before a value."""
@@ -40,8 +40,8 @@ async def info(
     """Describe a server's model and protocol; a server of many models lists them without loading any."""
     import json as codec
 
-    from lmtool.errors import UsageError
-    from lmtool.lmtp.model_info import entry_to_wire
+    from lmtool.core.errors import UsageError
+    from lmtool.protocol.lmtp.model_info import entry_to_wire
 
     if None not in (model, name) and model != name:
         raise UsageError(f"{model} and -m {name} are two models", "name one of them")
@@ -73,9 +73,9 @@ async def _request_info(
     """
     import time
 
-    from lmtool.chat.peer import Waiting
-    from lmtool.errors import ConnectError, TimeLimitError
-    from lmtool.lmtp.client import LmtpClient
+    from lmtool.core.errors import ConnectError, TimeLimitError
+    from lmtool.protocol.lmtp.client import LmtpClient
+    from lmtool.terminal.chat.peer import Waiting
 
     waiting = Waiting(out)
     client = LmtpClient(
@@ -112,7 +112,7 @@ async def _request_info(
 
 
 def _check_loaded(entries: Sequence[ModelEntry]) -> None:
-    from lmtool.errors import TimeLimitError
+    from lmtool.core.errors import TimeLimitError
 
     for entry in entries[:1]:
         if entry.phase in {"queued", "loading"}:
@@ -138,7 +138,7 @@ def model_list(models: Sequence[ModelEntry], url: str) -> list[str]:
 
 def endpoint(url: str) -> str:
     """An endpoint in full."""
-    from lmtool.lmtp.endpoint import SocketEndpoint, parse
+    from lmtool.protocol.lmtp.endpoint import SocketEndpoint, parse
 
     parsed = parse(url)
     return parsed.url if isinstance(parsed, SocketEndpoint) else url
@@ -151,7 +151,7 @@ def describe(
 
     columns: the width at which lines are wrapped; None never wraps.
     """
-    from lmtool.lmtp.model_info import from_wire
+    from lmtool.protocol.lmtp.model_info import from_wire
     from lmtool.serving.events import model_line
 
     info = from_wire(model_info, model)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lmtool.cli.common_options import ClientCommon
-from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
-from lmtool.tui.options import LOOK, InspectorOptions, SourceOptions
+from lmtool.settings.option import option
+from lmtool.terminal.tui.options import LOOK, InspectorOptions, SourceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
+    from lmtool.terminal.tui.sources.choice import SourceFactory
     from lmtool.trace.filter import Filter
-    from lmtool.tui.sources.choice import SourceFactory
 
 WITHOUT = "Without a screen"
 
@@ -70,13 +70,13 @@ async def inspect(
     (your own server always does); where none answers, four prompts racing on the embedded model. ? shows the keys,
     q quits. --api-key is shown to the server, and asked for by --proxy as by trace record.
     """
-    from lmtool.chat.peer import local_tokenizer
     from lmtool.cli.inspect_servers import warnings_to
     from lmtool.cli.settings import load
     from lmtool.cli.trace.serve import parse_speed
+    from lmtool.terminal.chat.peer import local_tokenizer
+    from lmtool.terminal.tui import headless
+    from lmtool.terminal.tui.sources.choice import SourceFactory
     from lmtool.trace.filter import parse
-    from lmtool.tui import headless
-    from lmtool.tui.sources.choice import SourceFactory
 
     out = common.output()
     if source.text is not None:
@@ -123,9 +123,9 @@ async def inspect(
 
 def _source_words(targets: Sequence[str], source: SourceOptions) -> tuple[str, ...]:
     """What names the source when it is to be opened again, without credentials."""
-    from lmtool.access.credentials import without_query_keys
-    from lmtool.access.outgoing import split_url
-    from lmtool.tui.sources.choice import is_address
+    from lmtool.net.access.credentials import without_query_keys
+    from lmtool.net.access.outgoing import split_url
+    from lmtool.terminal.tui.sources.choice import is_address
 
     words = [split_url(target)[0] if is_address(target) else target for target in targets]
     named = [("--proxy", source.proxy), ("--to", source.to), *(("--connect", url) for url in source.connect)]
@@ -141,9 +141,9 @@ def _text_of(name: str) -> str:
     import sys
     from contextlib import suppress
 
-    from lmtool.chat.prompt import read_stdin
-    from lmtool.errors import UsageError
-    from lmtool.score_input import read_text
+    from lmtool.core.errors import UsageError
+    from lmtool.settings.score_input import read_text
+    from lmtool.terminal.chat.prompt import read_stdin
 
     if name != "-":
         return read_text(name)
@@ -158,7 +158,7 @@ def _text_of(name: str) -> str:
 
 
 def _make_room(record: Path) -> None:
-    from lmtool.errors import FileError
+    from lmtool.core.errors import FileError
 
     try:
         record.unlink(missing_ok=True)
@@ -170,10 +170,10 @@ async def _in_lines(
     out: Output, factory: SourceFactory, options: InspectorOptions, expression: Filter | None, *, sentences: bool
 ) -> None:
     """Print events or sentences, without a screen."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
     from lmtool.serving import interrupts
-    from lmtool.tui.headless import print_source
-    from lmtool.tui.sources.choice import is_address, is_file
+    from lmtool.terminal.tui.headless import print_source
+    from lmtool.terminal.tui.sources.choice import is_address, is_file
 
     targets = factory.options.targets
     files = [target for target in targets if not is_address(target)]
@@ -206,7 +206,7 @@ async def _in_lines(
 
 def _print_trace(out: Output, path: str, expression: Filter | None, *, sentences: bool) -> None:
     from lmtool.cli.trace.files import warn_if_incomplete
-    from lmtool.tui.headless import print_trace
+    from lmtool.terminal.tui.headless import print_trace
 
     printed = 0
 
@@ -236,10 +236,10 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
     """Watch until the user quits; an exit status. Raises what making a source raises, before the screen is taken."""
     from contextlib import closing
 
-    from lmtool.tui.app import run_inspector
-    from lmtool.tui.event_store import EventStore, TraceFile
-    from lmtool.tui.sources.choice import is_address
-    from lmtool.tui.sources.file import FileSource
+    from lmtool.terminal.tui.app import run_inspector
+    from lmtool.terminal.tui.event_store import EventStore, TraceFile
+    from lmtool.terminal.tui.sources.choice import is_address
+    from lmtool.terminal.tui.sources.file import FileSource
 
     targets = factory.options.targets
     if len(targets) == 2 and not any(is_address(target) for target in targets):
@@ -255,14 +255,14 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
 
 def _only_with_proxy(common: ClientCommon, proxy: str | None) -> None:
     """Raise `UsageError` for options of a port where none is opened."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     if proxy is None and (typed := common.typed & {"allow_origin", "allow_host", "no_auth"}):
         raise UsageError(f"--{min(typed).replace('_', '-')} is of a port, which only --proxy opens", "leave it out")
 
 
 def _one_trace(files: list[Path], option: str) -> Path:
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     most = 1 if option == "--export" else 2
     if not files:
@@ -277,7 +277,7 @@ def _color(common: ClientCommon, *, drawn: bool) -> bool:
     import os
     import sys
 
-    from lmtool.terminal import wants_color
+    from lmtool.settings.terminal import wants_color
 
     if drawn:
         return common.color != "never" and not os.environ.get("NO_COLOR")

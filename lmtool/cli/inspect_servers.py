@@ -11,27 +11,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.access.forwarding import parse_proxies
-from lmtool.access.keys import Key, digest_of
-from lmtool.errors import LmtoolError, ResourceError
+from lmtool.core.errors import LmtoolError, ResourceError
+from lmtool.net.access.forwarding import parse_proxies
+from lmtool.net.access.keys import Key, digest_of
 from lmtool.serving.config import ListenConfig, ServingConfig
 from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.run import ReadyFile, first
 from lmtool.serving.service import Service
-from lmtool.tui.sources.demo import loading_notes
+from lmtool.terminal.tui.sources.demo import loading_notes
 
 if TYPE_CHECKING:
     import socket
 
-    from lmtool.access.policy import AccessPolicy
     from lmtool.cli.common_options import Common
-    from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.core.types import ModelInfo
+    from lmtool.inference.text.tokenizer import TextTokenizer
+    from lmtool.net.access.policy import AccessPolicy
+    from lmtool.protocol.lmtp.endpoint import Endpoint
     from lmtool.serving.certificate import Certificate
-    from lmtool.terminal import Output
-    from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.tui.options import InspectorOptions
-    from lmtool.tui.sources.proxy import ProxySource
-    from lmtool.types import ModelInfo
+    from lmtool.settings.terminal import Output
+    from lmtool.terminal.tui.options import InspectorOptions
+    from lmtool.terminal.tui.sources.proxy import ProxySource
 
 INSPECTOR = "lmtool inspect"
 """The name of the inspector's own key; no key of a file has a space in its name."""
@@ -39,7 +39,7 @@ INSPECTOR = "lmtool inspect"
 
 def find_tokenizer(info: ModelInfo) -> TextTokenizer | None:
     """The tokenizer of a served model, where it is on this machine."""
-    from lmtool.chat.peer import local_tokenizer
+    from lmtool.terminal.chat.peer import local_tokenizer
 
     return None if info.tokenizer is None else local_tokenizer(info.tokenizer)
 
@@ -57,7 +57,7 @@ def warnings_to(warn: Callable[[str], None]) -> Iterator[None]:
 def default_options(record: Path | None = None, settings: str | None = None) -> InspectorOptions:
     """How the inspector looks when another command opens it: as settings say."""
     from lmtool.cli.settings import load
-    from lmtool.tui.options import InspectorOptions
+    from lmtool.terminal.tui.options import InspectorOptions
 
     return InspectorOptions(record=record, keys=load(settings).keys, color=not os.environ.get("NO_COLOR"))
 
@@ -67,10 +67,10 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
 
     Clients connect to a proxy on the port that was asked for; the server itself takes a free one of this machine.
     """
-    from lmtool.lmtp.endpoint import parse
-    from lmtool.tui.app import run_inspector
-    from lmtool.tui.event_store import EventStore
-    from lmtool.tui.sources.proxy import short_place
+    from lmtool.protocol.lmtp.endpoint import parse
+    from lmtool.terminal.tui.app import run_inspector
+    from lmtool.terminal.tui.event_store import EventStore
+    from lmtool.terminal.tui.sources.proxy import short_place
 
     ready_file, warnings = ReadyFile(config.life.ready_file), list[str]()
     ready_file.prepare()
@@ -132,8 +132,8 @@ def _source(
     access: AccessPolicy,
     certificate: Certificate | None,
 ) -> ProxySource:
+    from lmtool.terminal.tui.sources.proxy import ProxySource
     from lmtool.trace.proxy import parse_target
-    from lmtool.tui.sources.proxy import ProxySource
 
     target = replace(parse_target(inner.url), same_door=True)
     return ProxySource(

@@ -44,7 +44,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 def _run() -> None:
     from lmtool.cli.app import build, convert_without_pydantic
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     convert_without_pydantic()
     try:
@@ -75,7 +75,7 @@ def complete_values(words: Sequence[str]) -> list[str]:
         values = OPTIONAL_VALUES.get(words[i])
         if values and (i + 1 == end or words[i + 1] not in values):
             if i + 1 < end and words[i + 1].isascii() and words[i + 1].replace("_", "").isalnum():
-                from lmtool.errors import UsageError
+                from lmtool.core.errors import UsageError
 
                 raise UsageError(
                     f"{words[i]} {words[i + 1]}: expected one of {', '.join(values)}",

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.cli.common_options import ClientCommon
-from lmtool.logprobs.numbers import size
-from lmtool.option import option
+from lmtool.core.logprobs.numbers import size
+from lmtool.inference.text.files import hub_cache
 from lmtool.serving.hub_cache import snapshots, weight_files
-from lmtool.text.files import hub_cache
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from lmtool.model_entry import ModelEntry
-    from lmtool.terminal import Output
+    from lmtool.core.model_entry import ModelEntry
+    from lmtool.settings.terminal import Output
 
 Where: TypeAlias = Literal["served", "embedded", "cache"]
 LIST_SECONDS = 3.0
@@ -62,7 +62,7 @@ async def models(
 
     With --load or --unload the server's models are listed once that is done; with both it unloads first.
     """
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     if load is not None and load == unload:
         raise UsageError(f"--load {load} and --unload {unload} contradict each other", "give one of them")
@@ -119,7 +119,7 @@ def model_table(models: Sequence[AvailableModel], title: str, columns: int) -> G
     from rich.table import Table
     from rich.text import Text
 
-    from lmtool.terminal import visible
+    from lmtool.settings.terminal import visible
 
     wide = columns >= WIDE
     table = Table(title=Text(visible(title)), title_justify="left", title_style="bold", box=None, pad_edge=False)
@@ -163,8 +163,8 @@ def ago(seconds: float) -> str:
 
 async def _manage(common: ClientCommon, out: Output, load: str | None, unload: str | None) -> list[AvailableModel]:
     """Load or unload models of the server; what it serves then. Shows on stderr how a load proceeds."""
-    from lmtool.chat.peer import Waiting
-    from lmtool.lmtp.client import LmtpClient
+    from lmtool.protocol.lmtp.client import LmtpClient
+    from lmtool.terminal.chat.peer import Waiting
 
     waiting = Waiting(out)
     try:
@@ -184,8 +184,8 @@ async def _served(common: ClientCommon) -> list[AvailableModel]:
     """What the server at the endpoint serves; nothing where there is none."""
     import asyncio
 
-    from lmtool.errors import AccessDeniedError, LmtoolError
-    from lmtool.lmtp.client import LmtpClient
+    from lmtool.core.errors import AccessDeniedError, LmtoolError
+    from lmtool.protocol.lmtp.client import LmtpClient
 
     try:
         async with asyncio.timeout(LIST_SECONDS), LmtpClient(common.address, api_key=common.api_key) as client:
@@ -215,7 +215,7 @@ def _described(entry: ModelEntry) -> AvailableModel:
 
 
 def _embedded() -> list[AvailableModel]:
-    from lmtool.tiny.path import EMBEDDED_NAME, MODEL_DIR
+    from lmtool.inference.tiny.path import EMBEDDED_NAME, MODEL_DIR
 
     model = _in_folder("embedded", EMBEDDED_NAME, MODEL_DIR)
     return [model] if model else []

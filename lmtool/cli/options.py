@@ -1,4 +1,4 @@
-"""How a function becomes a command: its options from `lmtool.option`, their variables, its exit status."""
+"""How a function becomes a command: its options from `lmtool.settings.option`, their variables, its exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typer.models import OptionInfo
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.error_report import reporting
-from lmtool.option import Option, option_of, options_of
+from lmtool.settings.option import Option, option_of, options_of
 
 LARGEST_SHOWN = 65535
 """A limit above this is checked by the configuration itself: in `--help` it would say nothing."""
@@ -26,8 +26,8 @@ SETTINGS = "lmtool.settings"
 def with_common(function: Callable[..., Any]) -> Callable[..., None]:
     """Make a typer callback of a command that takes `Common`, or a class of its own below it, as its first argument.
 
-    Adds the shared options to its signature; a parameter whose default is an `lmtool.option` becomes that option, and
-    one that is a configuration (a dataclass with such fields) those of its fields. Gives every option its
+    Adds the shared options to its signature; a parameter whose default is an `lmtool.settings.option` becomes that
+    option, and one that is a configuration (a dataclass with such fields) those of its fields. Gives every option its
     `LMTOOL_<OPTION>` environment variable, runs a coroutine to its end, and turns what it raises into a message and an
     exit status.
     """

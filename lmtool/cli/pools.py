@@ -9,9 +9,9 @@ import typer
 
 from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.models import align_columns
-from lmtool.errors import UnknownModelError
-from lmtool.logprobs.numbers import duration
-from lmtool.option import option
+from lmtool.core.errors import UnknownModelError
+from lmtool.core.logprobs.numbers import duration
+from lmtool.settings.option import option
 
 REFRESH = 1.0
 """Seconds between two looks under --watch."""
@@ -29,7 +29,7 @@ async def pools(
     import json as codec
     import sys
 
-    from lmtool.gateway.client import PoolsClient
+    from lmtool.gateway.pools.client import PoolsClient
 
     out = common.output()
     async with PoolsClient(common.address, common.api_key) as client:

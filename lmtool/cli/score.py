@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lmtool.chat.heat import ALTERNATIVES, HeatMode
 from lmtool.cli.chat import HEAT, MODEL, OUTPUT, TIMEOUT, TOKENIZER
 from lmtool.cli.common_options import ClientCommon
-from lmtool.errors import UsageError
-from lmtool.option import option
+from lmtool.core.errors import UsageError
+from lmtool.settings.option import option
+from lmtool.terminal.chat.heat import ALTERNATIVES, HeatMode
 
 if TYPE_CHECKING:
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
 
 
 def score(
@@ -58,7 +58,7 @@ def score(
         raise UsageError("'-' stands for stdin, which can be read once", "leave one '-' out")
     words = [_read(out, text, alone=len(texts) == 1) for text in texts]
     prompt, candidates = ("", words) if no_prompt or len(words) == 1 else (words[0], words[1:])
-    from lmtool.chat.scoring import Scoring, score_texts
+    from lmtool.terminal.chat.scoring import Scoring, score_texts
 
     form = forms[0].removeprefix("--") if forms else "table"
     if heat is not None:
@@ -71,7 +71,7 @@ def _read(out: Output, word: str, *, alone: bool) -> str:
     """The text that a word stands for. alone: it is all there is, so that it may be the name of a file."""
     import shlex
 
-    from lmtool.score_input import read_text
+    from lmtool.settings.score_input import read_text
 
     if word == "-":
         return _stdin()
@@ -92,7 +92,7 @@ def _is_file(word: str) -> bool:
 
 
 def _stdin() -> str:
-    from lmtool.chat.prompt import read_stdin
+    from lmtool.terminal.chat.prompt import read_stdin
 
     text = read_stdin(sys.stdin, wait=True)
     if text is None:

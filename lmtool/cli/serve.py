@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from lmtool.backends.registry import BackendConfig
 from lmtool.cli.common_options import ServerCommon
-from lmtool.engine.config import EngineConfig
-from lmtool.errors import UsageError
-from lmtool.lmtp.config import ServerConfig
-from lmtool.option import option
+from lmtool.core.errors import UsageError
+from lmtool.inference.backends.registry import BackendConfig
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import (
     CONNECTIONS,
@@ -31,6 +30,7 @@ from lmtool.serving.config import (
     WatchConfig,
 )
 from lmtool.serving.tls_config import TlsConfig
+from lmtool.settings.option import option
 
 
 async def serve(
@@ -71,7 +71,7 @@ async def serve(
     import asyncio
     import os
 
-    from lmtool.access.policy import AccessPolicy
+    from lmtool.net.access.policy import AccessPolicy
     from lmtool.serving.composition import check_device, need_serve_packages
 
     need_serve_packages()  # before anything is imported that needs them
@@ -120,7 +120,7 @@ async def serve(
     )
     if inspect:
         from lmtool.cli.inspect_servers import serve_inspected
-        from lmtool.tui.headless import need_screen
+        from lmtool.terminal.tui.headless import need_screen
 
         need_screen("--inspect")
         await serve_inspected(config, common, common.output())
@@ -130,7 +130,7 @@ async def serve(
 
 def _check_models(models: ModelsConfig, backend: BackendConfig, *, static: bool) -> None:
     """Raise `UsageError` for models that contradict other options; what the backend's `check` raises."""
-    from lmtool.backends.registry import VLLM
+    from lmtool.inference.backends.registry import VLLM
     from lmtool.serving.model_names import AUTO
 
     if static and models.model == AUTO:
@@ -155,7 +155,7 @@ def _pools(file: str | None) -> PoolsConfig | None:
     from lmtool.serving.composition import need_gateway_packages
 
     need_gateway_packages()
-    from lmtool.gateway.config_reader import load
+    from lmtool.gateway.pools.config_reader import load
 
     return PoolsConfig(load(file), file)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 
 FILE_NAME = "lmtool.toml"
 KEYS = ("inspect", "keys")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmtool.cli.common_options import Common
-from lmtool.errors import UsageError
-from lmtool.option import option
+from lmtool.core.errors import UsageError
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.inference.text.tokenizer import TextTokenizer
 
 MAX_IDS = 1 << 20
 
@@ -34,8 +34,8 @@ def tokenize(
     ),
 ) -> None:
     """Show the tokens of a text: ids, texts, bytes. Needs no server."""
-    from lmtool.text.tokenizer import load_tokenizer
-    from lmtool.tiny.path import source_of
+    from lmtool.inference.text.tokenizer import load_tokenizer
+    from lmtool.inference.tiny.path import source_of
 
     if ids is not None and text:
         raise UsageError("--ids and a text contradict each other", "choose one of them")
@@ -57,7 +57,7 @@ def tokenize(
 
 
 def _input(words: list[str] | None) -> str:
-    from lmtool.chat.prompt import read_stdin
+    from lmtool.terminal.chat.prompt import read_stdin
 
     if words and words != ["-"]:
         return " ".join(words)
@@ -80,7 +80,7 @@ def parse_ids(text: str) -> list[int]:
 
 def as_rows(tokens: list[int], own: TextTokenizer) -> str:
     """One row per token: id, text in quotes, bytes in hex."""
-    from lmtool.chat.render import pad
+    from lmtool.terminal.chat.render import pad
 
     width = max((len(str(token)) for token in tokens), default=0)
     rows = (f"{token:>{width}}  {pad(quoted(token, own), 16)}  {own.piece(token).hex(' ')}" for token in tokens)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lmtool.tui.options import InspectorOptions
-    from lmtool.tui.sources.source import Source
-    from lmtool.tui.tour.progress import Progress
+    from lmtool.terminal.tui.options import InspectorOptions
+    from lmtool.terminal.tui.sources.source import Source
+    from lmtool.terminal.tui.tour.progress import Progress
 
 LOOK = "How it looks"
 SLOW, QUICK = 8.0, 100.0
@@ -40,10 +40,10 @@ async def tour(
     import typer
 
     from lmtool.cli.inspect_servers import warnings_to
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
     from lmtool.serving.composition import need_serve_packages
-    from lmtool.tui.headless import has_screen
-    from lmtool.tui.tour.progress import Progress, tour_file
+    from lmtool.terminal.tui.headless import has_screen
+    from lmtool.terminal.tui.tour.progress import Progress, tour_file
 
     need_serve_packages()
     if not has_screen():
@@ -69,8 +69,8 @@ def _options(common: Common, theme: str | None, *, ascii_only: bool) -> Inspecto
     import sys
 
     from lmtool.cli.settings import load
-    from lmtool.terminal import wants_color
-    from lmtool.tui.options import InspectorOptions
+    from lmtool.settings.terminal import wants_color
+    from lmtool.terminal.tui.options import InspectorOptions
 
     settings = load(common.settings)
     inspector = settings.find(("inspect",), "theme")
@@ -86,9 +86,9 @@ def _options(common: Common, theme: str | None, *, ascii_only: bool) -> Inspecto
 async def _run(options: InspectorOptions, progress: Progress, warn: Callable[[str], None]) -> int:
     from functools import partial
 
-    from lmtool.tui.app import run_inspector
-    from lmtool.tui.event_store import EventStore
-    from lmtool.tui.tour.app import TourApp
+    from lmtool.terminal.tui.app import run_inspector
+    from lmtool.terminal.tui.event_store import EventStore
+    from lmtool.terminal.tui.tour.app import TourApp
 
     source = _source(progress, warn)
     return await run_inspector(EventStore(), source, options, make=partial(TourApp, progress=progress))
@@ -99,8 +99,8 @@ def _source(progress: Progress, warn: Callable[[str], None]) -> Source:
     from functools import partial
 
     from lmtool.cli.inspect_servers import find_tokenizer
-    from lmtool.tui.sources.demo import DemoSource, demo_server
-    from lmtool.tui.tour.steps import WHILE_RUNNING
+    from lmtool.terminal.tui.sources.demo import DemoSource, demo_server
+    from lmtool.terminal.tui.tour.steps import WHILE_RUNNING
 
     def pace() -> float:
         return SLOW if max(progress.index, progress.target) < WHILE_RUNNING else QUICK
@@ -111,7 +111,7 @@ def _source(progress: Progress, warn: Callable[[str], None]) -> Source:
 
 
 def _say_what_is_next(note: Callable[[str], None], progress: Progress) -> None:
-    from lmtool.tui.tour.steps import STEPS
+    from lmtool.terminal.tui.tour.steps import STEPS
 
     if progress.step is None:
         note("that was the tour; next:")

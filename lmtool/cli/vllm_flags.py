@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 
 LETTERS = {
     "-ac": "--attention-config",

@@ -1,1 +1,1 @@
-"""Pools of providers behind one API: configuration, members, pools, their cache, and the unified API's routes."""
+"""One API over many servers: pools of providers, the LMTP balancer, and the routing both use."""

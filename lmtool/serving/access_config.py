@@ -6,20 +6,20 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmtool.access.caller import Callers
-from lmtool.access.credentials import checked_key
-from lmtool.access.forwarding import parse_proxies
-from lmtool.access.key_file import read_keys
-from lmtool.access.names import host_name, machine_names, normal_origin
-from lmtool.access.policy import AccessPolicy
-from lmtool.errors import UsageError
-from lmtool.option import option
+from lmtool.core.errors import UsageError
+from lmtool.net.access.caller import Callers
+from lmtool.net.access.credentials import checked_key
+from lmtool.net.access.forwarding import parse_proxies
+from lmtool.net.access.key_file import read_keys
+from lmtool.net.access.names import host_name, machine_names, normal_origin
+from lmtool.net.access.policy import AccessPolicy
 from lmtool.serving.config import CONNECTIONS
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.access.forwarding import TrustedProxies
+    from lmtool.net.access.forwarding import TrustedProxies
     from lmtool.serving.config import ListenConfig
 
 

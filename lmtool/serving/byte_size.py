@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 
 _FORM = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 
 
 @dataclass(slots=True)

@@ -15,42 +15,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakSet
 
-from lmtool.backends.registry import DEFAULT, BackendConfig, find
-from lmtool.engine.random_model import is_random
-from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
-from lmtool.interfaces import Counted, ModelControl
+from lmtool.core.errors import LmtoolError, ModelNotFoundError, ResourceError
+from lmtool.core.interfaces import Counted, ModelControl
+from lmtool.core.types import Usage
+from lmtool.inference.backends.registry import DEFAULT, BackendConfig, find
+from lmtool.inference.engine.random_model import is_random
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.hub_cache import located
 from lmtool.serving.model_loss import hear_of_loss
 from lmtool.serving.model_names import AUTO, served
 from lmtool.serving.tokenizer_source import tokenizer_reader
-from lmtool.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import tokenizers
 
-    from lmtool.access.asgi import Write
-    from lmtool.access.keyed_models import KeyedModels
-    from lmtool.engine.config import EngineConfig
-    from lmtool.engine.model_manager import ModelManager
-    from lmtool.evergreen.action_tasks import ActionLog
-    from lmtool.evergreen.actions import Registry
-    from lmtool.evergreen.server import EvergreenServer
-    from lmtool.gateway.pools import Pools
-    from lmtool.guide.compiler import MatcherCompiler
-    from lmtool.interfaces import Catalogue, Face, GuideCompiler, LoadedModel, TokenModel
-    from lmtool.lmtp.balancer import Balancer
-    from lmtool.lmtp.server import LmtpServer
-    from lmtool.prompt_limits import PromptLimits
+    from lmtool.core.interfaces import Catalogue, Face, GuideCompiler, LoadedModel, TokenModel
+    from lmtool.core.prompt_limits import PromptLimits
+    from lmtool.core.types import LoadProgress, ModelInfo
+    from lmtool.gateway.balance.balancer import Balancer
+    from lmtool.gateway.pools.pools import Pools
+    from lmtool.inference.engine.config import EngineConfig
+    from lmtool.inference.engine.model_manager import ModelManager
+    from lmtool.inference.guide.compiler import MatcherCompiler
+    from lmtool.inference.text.tokenizer import TextTokenizer
+    from lmtool.net.access.asgi import Write
+    from lmtool.net.access.keyed_models import KeyedModels
+    from lmtool.net.telemetry.request_log import RequestLog
+    from lmtool.net.telemetry.telemetry import Telemetry
+    from lmtool.protocol.evergreen.action_tasks import ActionLog
+    from lmtool.protocol.evergreen.actions import Registry
+    from lmtool.protocol.evergreen.server import EvergreenServer
+    from lmtool.protocol.lmtp.server import LmtpServer
     from lmtool.serving.config import ServiceConfig
     from lmtool.serving.health import Health
-    from lmtool.telemetry.request_log import RequestLog
-    from lmtool.telemetry.telemetry import Telemetry
-    from lmtool.text.tokenizer import TextTokenizer
     from lmtool.trace.server_tap import ServerTap
-    from lmtool.types import LoadProgress, ModelInfo
 
 Models: TypeAlias = "ModelManager | Balancer"
 """The models of a server: in this process, or behind workers."""
@@ -97,9 +97,9 @@ class Loader:
             return self._load(place, on_progress)
 
     def _load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
-        from lmtool.guide.answer_check import JsonAnswerCheck
-        from lmtool.guide.compiler import MatcherCompiler
-        from lmtool.text.text_model import TextModel
+        from lmtool.inference.guide.answer_check import JsonAnswerCheck
+        from lmtool.inference.guide.compiler import MatcherCompiler
+        from lmtool.inference.text.text_model import TextModel
 
         with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as pool:
             reading = pool.submit(tokenizer_reader(self.models, source, self.config.revision, self._converted))
@@ -134,7 +134,7 @@ class Loader:
 
     def _converted(self, source: str) -> tokenizers.Tokenizer:
         """The tokenizer of a model without tokenizer.json, by transformers, which the model needs anyway."""
-        from lmtool.engine.weights import convert_tokenizer
+        from lmtool.inference.engine.weights import convert_tokenizer
 
         return convert_tokenizer(source, self.config.revision)
 
@@ -185,9 +185,9 @@ def _tokenizer_or_none(source: str, result: Callable[[], TextTokenizer]) -> Text
 
 def models_of(config: ServiceConfig, loader: Loader) -> Models:
     """What a server serves: models of this process, none of them loaded yet, or those of its workers."""
-    from lmtool.engine.model_budget import ModelBudget
-    from lmtool.engine.model_manager import ModelManager
-    from lmtool.lmtp.balancer import Balancer
+    from lmtool.gateway.balance.balancer import Balancer
+    from lmtool.inference.engine.model_budget import ModelBudget
+    from lmtool.inference.engine.model_manager import ModelManager
 
     if config.workers:
         expected = () if config.balances else config.models.entries()
@@ -216,8 +216,8 @@ def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap, telem
     """
     if config.pools is None:
         return None
-    from lmtool.gateway.pools import OwnModels, Pools
-    from lmtool.lmtp.endpoint import parse
+    from lmtool.gateway.pools.pools import OwnModels, Pools
+    from lmtool.protocol.lmtp.endpoint import parse
 
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
@@ -232,8 +232,8 @@ def lmtp_server(
     telemetry: Telemetry | None = None,
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
-    from lmtool.lmtp.plugs import Plugs
-    from lmtool.lmtp.server import LmtpServer
+    from lmtool.protocol.lmtp.plugs import Plugs
+    from lmtool.protocol.lmtp.server import LmtpServer
 
     served = visible_models(models, config)
     plugs = Plugs(
@@ -254,7 +254,7 @@ def observed(served: Models | Pools | KeyedModels, telemetry: Telemetry | None) 
     """What streams are requested of. telemetry: None observes none."""
     if telemetry is None:
         return served
-    from lmtool.telemetry.observed_model import ObservedModel
+    from lmtool.net.telemetry.observed_model import ObservedModel
 
     return ObservedModel(served, served, telemetry)
 
@@ -263,7 +263,7 @@ def visible_models(models: Models | Pools, config: ServiceConfig) -> Models | Po
     """What clients see of the models: with the keys of a file, what theirs allows."""
     if config.access.callers is None:
         return models
-    from lmtool.access.keyed_models import keyed
+    from lmtool.net.access.keyed_models import keyed
 
     return keyed(models)
 
@@ -277,8 +277,8 @@ def faces(
     telemetry: Telemetry,
 ) -> list[Face]:
     """Every protocol on the port; a further one is a room of its own and a line here."""
-    from lmtool.http_api.models import ApiConfig
-    from lmtool.http_api.server import OpenAIServer
+    from lmtool.protocol.http.models import ApiConfig
+    from lmtool.protocol.http.server import OpenAIServer
 
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
     served = visible_models(models, config)
@@ -287,8 +287,8 @@ def faces(
     if not config.pools_only:
         mounted.append(evergreen_server(models, config, log, tap, telemetry))
     if config.pools is not None:
-        from lmtool.gateway.pools import Pools
-        from lmtool.gateway.server import GatewayServer
+        from lmtool.gateway.pools.pools import Pools
+        from lmtool.gateway.pools.server import GatewayServer
 
         assert isinstance(models, Pools)
         mounted.insert(0, GatewayServer(models))  # its /v1/{pool}/chat before what takes any path
@@ -298,10 +298,10 @@ def faces(
 def refused_of(config: ServiceConfig) -> Write:
     """What writes the refusals of the door, in the form of each path's API."""
     if config.pools is None:
-        from lmtool.http_api.errors import refused
+        from lmtool.protocol.http.errors import refused
 
         return refused
-    from lmtool.gateway.server import refused as refused_by_gateway
+    from lmtool.gateway.pools.server import refused as refused_by_gateway
 
     return refused_by_gateway
 
@@ -314,13 +314,13 @@ def evergreen_server(
     telemetry: Telemetry,
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
-    from lmtool.evergreen.actions import GROUP
-    from lmtool.evergreen.config import EvergreenConfig, SessionLimits
-    from lmtool.evergreen.server import EvergreenServer, Plugs
+    from lmtool.protocol.evergreen.actions import GROUP
+    from lmtool.protocol.evergreen.config import EvergreenConfig, SessionLimits
+    from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
 
     references = None
     if config.evergreen.allow_ref:
-        from lmtool.evergreen.references import allowed_references
+        from lmtool.protocol.evergreen.references import allowed_references
 
         references = allowed_references(config.evergreen.allow_ref)
     served = visible_models(models, config)
@@ -341,14 +341,14 @@ def evergreen_server(
 
 
 def _menu(model: TokenModel, catalogue: Catalogue) -> Registry:
-    from lmtool.evergreen.menu import menu
+    from lmtool.protocol.evergreen.menu import menu
 
     return menu(model, catalogue)
 
 
 def _request_log(entry: ActionLog) -> RequestLog:
     """An action in the terms of the server's log."""
-    from lmtool.telemetry.request_log import RequestLog
+    from lmtool.net.telemetry.request_log import RequestLog
 
     used = entry.usage or Usage(0, 0)
     return RequestLog(
@@ -371,7 +371,7 @@ def _request_log(entry: ActionLog) -> RequestLog:
 def check_device(backend: BackendConfig, engine: EngineConfig) -> None:
     """Raise `ResourceError` for a device that was asked for and is not there. Imports torch; call it from a thread."""
     if backend.backend == DEFAULT and engine.device.startswith("cuda"):
-        from lmtool.engine.weights import find_device
+        from lmtool.inference.engine.weights import find_device
 
         find_device(engine.device)
 

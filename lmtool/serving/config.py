@@ -7,25 +7,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmtool import sampling_defaults
-from lmtool.access.names import is_loopback
-from lmtool.access.policy import AccessPolicy
-from lmtool.backends.registry import BackendConfig
-from lmtool.engine.config import EngineConfig
-from lmtool.engine.gguf.header import read_header
-from lmtool.errors import FileError, ResourceError, UsageError
-from lmtool.lmtp.config import ServerConfig
-from lmtool.model_entry import ModelEntry
-from lmtool.option import option
+from lmtool.core import sampling_defaults
+from lmtool.core.errors import FileError, ModelLoadError, ResourceError, UsageError
+from lmtool.core.model_entry import ModelEntry
+from lmtool.inference.backends.registry import BackendConfig
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.engine.gguf.header import read_header
+from lmtool.inference.tiny.path import source_of
+from lmtool.net.access.names import is_loopback
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.byte_size import parse_bytes
 from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
-from lmtool.tiny.path import source_of
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from lmtool.engine.model_slot import ServedModel
-    from lmtool.gateway.config import GatewayConfig
+    from lmtool.gateway.pools.config import GatewayConfig
+    from lmtool.inference.engine.model_slot import ServedModel
     from lmtool.serving.certificate import Certificate
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
@@ -102,13 +102,13 @@ class ModelsConfig:
 
     def check(self) -> None:
         """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
-        from lmtool.http_api.tools.parsers import TOOL_CALL_PARSERS
+        from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
 
         if self.tool_call_parser is not None and self.tool_call_parser not in TOOL_CALL_PARSERS:
             known = ", ".join(TOOL_CALL_PARSERS)
             raise UsageError(f"--tool-call-parser {self.tool_call_parser!r} is unknown", f"known: {known}")
         if self.reasoning_parser is not None:
-            from lmtool.text.reasoning_parsers import find_parser
+            from lmtool.inference.text.reasoning_parsers import find_parser
 
             find_parser(self.reasoning_parser)
         local = self.tokenizer is not None and self.tokenizer.startswith(("/", ".", "~"))
@@ -178,7 +178,7 @@ class ModelsConfig:
         """Parameters for HTTP requests to the model at `source` that leave them out. Raises `FileError`."""
         own = self.generation_config in sampling_defaults.NONE or self.model == AUTO or self._is_main(source)
         choice = self.generation_config if own else sampling_defaults.AUTO
-        return sampling_defaults.read(source, choice, revision, lambda path: read_header(path).metadata)
+        return sampling_defaults.read(source, choice, revision, _gguf_metadata)
 
     def _is_main(self, source: str) -> bool:
         return self.model != AUTO and source == served(self.model).source
@@ -281,7 +281,7 @@ class EvergreenOptions:
     def check(self) -> None:
         """Raise `UsageError` for what cannot be allowed, `ResourceError` without the packages of gRPC."""
         if self.allow_ref:
-            from lmtool.evergreen.references import allowed_references
+            from lmtool.protocol.evergreen.references import allowed_references
 
             allowed_references(self.allow_ref)
         if self.grpc_port is not None and find_spec("grpc") is None:
@@ -395,3 +395,11 @@ class ServingConfig:
     """Log descriptions of models as well."""
     debug: bool = False
     """Print the traceback of each error that is logged."""
+
+
+def _gguf_metadata(path: Path) -> Mapping[str, Any]:
+    """Metadata of a GGUF file; empty if the file is malformed, which the backend reports when it loads the model."""
+    try:
+        return read_header(path).metadata
+    except ModelLoadError:
+        return {}

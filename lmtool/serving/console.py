@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from lmtool.serving.events import Event, Finished, Loading, LoggedWarning, Ready, Started, as_json, as_lines, bar
-from lmtool.terminal import RESET, hidden_shown, visible
+from lmtool.settings.terminal import RESET, hidden_shown, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

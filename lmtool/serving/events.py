@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from lmtool.logprobs.numbers import duration
-from lmtool.sampling_defaults import described
-from lmtool.telemetry.request_log import without_content
+from lmtool.core.logprobs.numbers import duration
+from lmtool.core.sampling_defaults import described
+from lmtool.net.telemetry.request_log import without_content
 
 if TYPE_CHECKING:
-    from lmtool.telemetry.refusals import RefusalLog
-    from lmtool.telemetry.request_log import HttpLog, RequestLog
-    from lmtool.types import LoadProgress, ModelInfo
+    from lmtool.core.types import LoadProgress, ModelInfo
+    from lmtool.net.telemetry.refusals import RefusalLog
+    from lmtool.net.telemetry.request_log import HttpLog, RequestLog
 
 BAR = "━"
 BAR_WIDTH = 27

@@ -7,12 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lmtool.access.caller import is_admin
-from lmtool.errors import InvalidAnswerError
-from lmtool.metrics import MetricFamily, as_text
-from lmtool.telemetry.process_memory import process_metrics
-from lmtool.telemetry.request_log import COMMANDS, RequestLog
-from lmtool.types import Usage
+from lmtool.core.errors import InvalidAnswerError
+from lmtool.core.metrics import MetricFamily, as_text
+from lmtool.core.types import Usage
+from lmtool.net.access.caller import is_admin
+from lmtool.net.telemetry.process_memory import process_metrics
+from lmtool.net.telemetry.request_log import COMMANDS, RequestLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from lmtool.types import TokenOutput
+    from lmtool.core.types import TokenOutput
 
 State: TypeAlias = Literal["loading", "ready", "failed", "draining"]
 STATUS: dict[State, int] = {"ready": 200, "loading": 503, "draining": 503, "failed": 500}

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.errors import LmtoolError, rebuilt
-from lmtool.text.files import download, snapshot
+from lmtool.core.errors import LmtoolError, rebuilt
+from lmtool.inference.text.files import download, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,14 +7,14 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lmtool.errors import LmtoolError
-from lmtool.types import LoadProgress
+from lmtool.core.errors import LmtoolError
+from lmtool.core.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lmtool.engine.model_manager import ModelManager
-    from lmtool.types import ModelInfo
+    from lmtool.core.types import ModelInfo
+    from lmtool.inference.engine.model_manager import ModelManager
 
 _log = logging.getLogger(__name__)
 

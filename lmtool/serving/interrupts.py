@@ -7,7 +7,7 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING
 
-from lmtool.subprocesses.exit import exit_now
+from lmtool.net.subprocesses.exit import exit_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
-from lmtool.errors import AccessDeniedError, LmtoolError, ResourceError, UsageError
+from lmtool.core.errors import AccessDeniedError, LmtoolError, ResourceError, UsageError
+from lmtool.net.unix_sockets import PREFIX, unix_path
 from lmtool.serving.unix_listener import listen_at
-from lmtool.unix_sockets import PREFIX, unix_path
 
 if TYPE_CHECKING:
     from lmtool.serving.config import ListenConfig
@@ -134,7 +134,7 @@ async def _model_on(config: ListenConfig, api_key: str | None) -> str | None:
     """The model of an LMTP server that listens here; None where there is none."""
     import asyncio
 
-    from lmtool.lmtp.client import LmtpClient
+    from lmtool.protocol.lmtp.client import LmtpClient
 
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
     place = f"{host}:{config.port}" if config.unix is None else f"{PREFIX}{config.unix}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.metrics import MetricFamily, labels
+from lmtool.core.metrics import MetricFamily, labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lmtool.lmtp.balancer import Balancer
-    from lmtool.model_usage import ModelUsage
+    from lmtool.core.model_usage import ModelUsage
+    from lmtool.gateway.balance.balancer import Balancer
     from lmtool.serving.composition import Loader, Models
 
 GUIDE_METRICS: tuple[tuple[str, str, Literal["counter", "gauge"], str], ...] = (
@@ -42,7 +42,7 @@ def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
     running, waiting = loader.streams()
     families: list[MetricFamily] = []
     if models is not None:  # a gateway without models never imports the balancer
-        from lmtool.lmtp.balancer import Balancer
+        from lmtool.gateway.balance.balancer import Balancer
 
         if isinstance(models, Balancer):
             running, waiting = models.streams()

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.engine.random_model import PREFIX, SHAPES, is_random
-from lmtool.errors import ModelLoadError, UsageError
+from lmtool.core.errors import ModelLoadError, UsageError
+from lmtool.inference.engine.random_model import PREFIX, SHAPES, is_random
+from lmtool.inference.tiny.path import EMBEDDED_NAME, source_of
 from lmtool.serving.hub_cache import cached_snapshot, weight_files
-from lmtool.tiny.path import EMBEDDED_NAME, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.engine.model_slot import ServedModel
+    from lmtool.inference.engine.model_slot import ServedModel
 
 AUTO = "auto"
 """In place of a model's name: load whatever a client names."""
@@ -33,6 +33,7 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
     if model in {None, EMBEDDED_NAME}:
         return _named(source_of(model), aliases, EMBEDDED_NAME)
     assert model is not None
+    model = str(model)  # Python programs pass a path, too
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         path = folder.resolve()
@@ -53,7 +54,7 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
 
 
 def _named(source: str, aliases: Sequence[str], *own: str) -> ServedModel:
-    from lmtool.engine.model_slot import ServedModel
+    from lmtool.inference.engine.model_slot import ServedModel
 
     for name in (*aliases, *own):
         if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):

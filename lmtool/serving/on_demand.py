@@ -5,12 +5,12 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from lmtool.access.caller import is_admin
-from lmtool.engine.model_slot import ServedModel
-from lmtool.errors import UnknownModelError
+from lmtool.core.errors import UnknownModelError
+from lmtool.inference.engine.model_slot import ServedModel
+from lmtool.inference.tiny.path import EMBEDDED_NAME
+from lmtool.net.access.caller import is_admin
 from lmtool.serving.hub_cache import HUB, cached_snapshot, is_hub_name
 from lmtool.serving.model_names import served, weight_bytes
-from lmtool.tiny.path import EMBEDDED_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,11 +11,11 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmtool.backends.registry import VLLM
-from lmtool.backends.vllm.translation import option_value
-from lmtool.engine.cpu.library import find_kernels
-from lmtool.engine.model_folder import ADAPTER, refuse_adapter
-from lmtool.errors import ResourceError, UsageError
+from lmtool.core.errors import ResourceError, UsageError
+from lmtool.inference.backends.registry import VLLM
+from lmtool.inference.backends.vllm.translation import option_value
+from lmtool.inference.engine.cpu.library import find_kernels
+from lmtool.inference.engine.model_folder import ADAPTER, refuse_adapter
 from lmtool.serving.model_names import served
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmtool.serving.config import ReplicasConfig, ServiceConfig
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
-VLLM_PROGRAM = Path(__file__).parents[1] / "backends" / "vllm" / "worker.py"
+VLLM_PROGRAM = Path(__file__).with_name("vllm_worker.py")
 """Run by its file: vLLM's environment has no lmtool, and multiprocessing runs it again in each process."""
 MOST = 256
 

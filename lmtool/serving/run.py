@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lmtool import __version__
-from lmtool.errors import FileError, LmtoolError, ResourceError
+from lmtool.core.errors import FileError, LmtoolError, ResourceError
+from lmtool.net.subprocesses.exit import exit_now
+from lmtool.net.subprocesses.resources import share_heaps
+from lmtool.net.unix_sockets import PREFIX
 from lmtool.serving.console import Console, unbuffered
 from lmtool.serving.events import (
     Answered,
@@ -36,21 +39,18 @@ from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
 from lmtool.serving.unix_listener import listen_beside
-from lmtool.subprocesses.exit import exit_now
-from lmtool.subprocesses.resources import share_heaps
-from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
+    from lmtool.core.types import LoadProgress, ModelInfo
+    from lmtool.net.telemetry.refusals import RefusalLog
+    from lmtool.net.telemetry.request_log import HttpLog, RequestLog
     from lmtool.serving.config import ModelsConfig, ServingConfig
     from lmtool.serving.events import Event
-    from lmtool.telemetry.refusals import RefusalLog
-    from lmtool.telemetry.request_log import HttpLog, RequestLog
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
     from lmtool.trace.server_tap import ServerTap
-    from lmtool.types import LoadProgress, ModelInfo
 
 AT_ONCE = 3.0
 """Seconds to close connections after the second Ctrl-C."""
@@ -108,7 +108,7 @@ class _Run:
 
     async def all(self) -> None:
         """Run from start to end."""
-        from lmtool.telemetry.otel import tracer_from_environment
+        from lmtool.net.telemetry.otel import tracer_from_environment
 
         self.ready_file.prepare()
         async with self._tap() as tap:
@@ -260,7 +260,7 @@ def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
     """The bytes of the served model's token ids; None where they are unknown before the load."""
     if models.main is None:
         return None
-    from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.inference.text.tokenizer import load_tokenizer
     from lmtool.trace.recorder import TokenSpelling
 
     try:

@@ -10,18 +10,18 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lmtool.access.key_file import read_keys
-from lmtool.errors import LmtoolError
-from lmtool.http_api import errors
+from lmtool.core.errors import LmtoolError
+from lmtool.net.access.key_file import read_keys
+from lmtool.net.telemetry.http_requests import HttpRequests
+from lmtool.net.telemetry.refusals import Refusals
+from lmtool.net.telemetry.telemetry import Telemetry
+from lmtool.protocol.http import errors
 from lmtool.serving.composition import Loader, faces, lmtp_server, models_of, pools_of, refused_of
 from lmtool.serving.config import HttpConfig, ServiceConfig
 from lmtool.serving.events import Reloaded
 from lmtool.serving.health import UNRECORDED, Health, routes
 from lmtool.serving.initial_load import load_together
 from lmtool.serving.model_metrics import model_metrics
-from lmtool.telemetry.http_requests import HttpRequests
-from lmtool.telemetry.refusals import Refusals
-from lmtool.telemetry.telemetry import Telemetry
 from lmtool.trace.server_tap import ServerTap
 
 if TYPE_CHECKING:
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from lmtool.access.asgi import Note, Write
-    from lmtool.access.caller import Callers
-    from lmtool.access.policy import AccessPolicy
-    from lmtool.evergreen.grpc_server import GrpcServer
-    from lmtool.gateway.pools import Pools
-    from lmtool.interfaces import Face, TokenModel
-    from lmtool.lmtp.balancer import Balancer
-    from lmtool.lmtp.config import ServerConfig
-    from lmtool.lmtp.server import LmtpServer
-    from lmtool.metrics import MetricFamily
+    from lmtool.core.interfaces import Face, TokenModel
+    from lmtool.core.metrics import MetricFamily
+    from lmtool.core.types import LoadProgress, ModelInfo
+    from lmtool.gateway.balance.balancer import Balancer
+    from lmtool.gateway.pools.pools import Pools
+    from lmtool.net.access.asgi import Note, Write
+    from lmtool.net.access.caller import Callers
+    from lmtool.net.access.policy import AccessPolicy
+    from lmtool.net.telemetry.refusals import RefusalLog
+    from lmtool.net.telemetry.request_log import HttpLog, RequestLog
+    from lmtool.net.telemetry.spans import Tracer
+    from lmtool.protocol.evergreen.grpc_server import GrpcServer
+    from lmtool.protocol.lmtp.config import ServerConfig
+    from lmtool.protocol.lmtp.server import LmtpServer
     from lmtool.serving.certificate import Certificate
     from lmtool.serving.composition import Models
-    from lmtool.telemetry.refusals import RefusalLog
-    from lmtool.telemetry.request_log import HttpLog, RequestLog
-    from lmtool.telemetry.spans import Tracer
-    from lmtool.types import LoadProgress, ModelInfo
 
 
 _SPAN_SECONDS = 5.0
@@ -124,7 +124,7 @@ class Service:
         return found
 
     def _reload_pools(self) -> Reloaded:
-        from lmtool.gateway.config_reader import load
+        from lmtool.gateway.pools.config_reader import load
 
         assert self._pools is not None
         assert self._config.pools is not None
@@ -149,8 +149,8 @@ class Service:
 
     async def listen_grpc(self, host: str, port: int) -> int:
         """Answer Evergreen over gRPC there too, 0 for a free port; the port. After `listen`. Raises `ResourceError`."""
-        from lmtool.evergreen.grpc_server import GrpcServer
-        from lmtool.evergreen.server import EvergreenServer
+        from lmtool.protocol.evergreen.grpc_server import GrpcServer
+        from lmtool.protocol.evergreen.server import EvergreenServer
 
         sessions = next(face for face in self.faces if isinstance(face, EvergreenServer))
         self._grpc_server = GrpcServer(sessions, self._config.access, self._refusals.note)
@@ -177,7 +177,7 @@ class Service:
         if self._models is None or (not initial and not self._config.workers):
             self.health.state = "ready"
             return None
-        from lmtool.lmtp.balancer import Balancer
+        from lmtool.gateway.balance.balancer import Balancer
 
         try:
             if isinstance(self._models, Balancer):
@@ -277,13 +277,13 @@ class Service:
         around = [Middleware(HttpRequests, log=self._log_http, leave_out=UNRECORDED)]
         application: Any = Starlette(routes=[*own, *mounted], middleware=around)
         if self._pools is not None:
-            from lmtool.gateway.server import noting_attempts
+            from lmtool.gateway.pools.server import noting_attempts
 
             application = noting_attempts(application)
         return self._tap.around(application, leave_out=UNRECORDED)
 
     async def _talk(self, server: LmtpServer) -> None:
-        from lmtool.lmtp.stdio import open_stdio
+        from lmtool.protocol.lmtp.stdio import open_stdio
 
         self._wire, printed = _wire(), sys.stdout
         sys.stdout = self._wire
@@ -335,9 +335,9 @@ def http_server(
     """
     import uvicorn
 
-    from lmtool.access.asgi import Door
-    from lmtool.http_api.http_protocol import HttpProtocol
-    from lmtool.lmtp.websocket_protocol import uvicorn_options
+    from lmtool.net.access.asgi import Door
+    from lmtool.protocol.http.http_protocol import HttpProtocol
+    from lmtool.protocol.lmtp.websocket_protocol import uvicorn_options
 
     class Server(uvicorn.Server):
         def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # as ours is

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmtool.errors import UsageError
-from lmtool.option import option
+from lmtool.core.errors import UsageError
 from lmtool.serving.certificate import read_certificate
 from lmtool.serving.config import CONNECTIONS
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from lmtool.serving.certificate import Certificate

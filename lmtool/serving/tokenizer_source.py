@@ -7,19 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.engine.random_model import is_random
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
+from lmtool.inference.engine.random_model import is_random
+from lmtool.inference.text.isolated_templates import TRUSTED
+from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.serving.model_names import GGUF
-from lmtool.text.isolated_templates import TRUSTED
-from lmtool.tiny.path import MODEL_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import tokenizers
 
+    from lmtool.inference.text.tokenizer import TextTokenizer
     from lmtool.serving.config import ModelsConfig
-    from lmtool.text.tokenizer import TextTokenizer
 
 
 def tokenizer_reader(
@@ -33,7 +33,7 @@ def tokenizer_reader(
     A GGUF file has one in its metadata; a tokenizer.json beside it comes first. revision: of a hub model. convert, and
     what is raised: see `load_tokenizer`.
     """
-    from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.inference.text.tokenizer import load_tokenizer
 
     where, template = models.tokenizer_source(source)
     if source == str(MODEL_DIR):
@@ -56,8 +56,8 @@ def _no_tokenizer() -> TextTokenizer:
 
 def _within(source: str, template: str | None, parser: str | None) -> TextTokenizer:
     """The tokenizer in a GGUF file's metadata. template: in place of the file's own."""
-    from lmtool.engine.gguf.tokenizer import read_tokenizer
-    from lmtool.text.tokenizer import make_tokenizer
+    from lmtool.inference.engine.gguf.tokenizer import read_tokenizer
+    from lmtool.inference.text.tokenizer import make_tokenizer
 
     found = read_tokenizer(Path(source))
     own = found.chat_template if template is None else template

@@ -9,8 +9,8 @@ import socket
 import stat
 from pathlib import Path
 
-from lmtool.errors import ResourceError, UsageError
-from lmtool.unix_sockets import is_private, runtime_folder
+from lmtool.core.errors import ResourceError, UsageError
+from lmtool.net.unix_sockets import is_private, runtime_folder
 
 _OWNER_ONLY = 0o177
 """The umask of a socket that nobody else may connect to."""

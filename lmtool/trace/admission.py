@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from lmtool.access.caller import current_caller
-from lmtool.access.forwarding import ConflictingAddressesError, client_address
-from lmtool.access.policy import Refusal, is_open, is_preflight
-from lmtool.errors import RateLimitError, UnknownModelError
-from lmtool.providers.answer_events import TokenUsage
-from lmtool.providers.answer_reader import AnswerReader, api_of
-from lmtool.providers.body_parts import form_of
+from lmtool.core.errors import RateLimitError, UnknownModelError
+from lmtool.net.access.caller import current_caller
+from lmtool.net.access.forwarding import ConflictingAddressesError, client_address
+from lmtool.net.access.policy import Refusal, is_open, is_preflight
+from lmtool.protocol.providers.answer_events import TokenUsage
+from lmtool.protocol.providers.answer_reader import AnswerReader, api_of
+from lmtool.protocol.providers.body_parts import form_of
 from lmtool.trace.http_stream import is_websocket_handshake
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Iterator, Mapping
 
-    from lmtool.access.caller import Caller, StreamUse
-    from lmtool.access.policy import AccessPolicy
-    from lmtool.lmtp.frames import Entry
+    from lmtool.net.access.caller import Caller, StreamUse
+    from lmtool.net.access.policy import AccessPolicy
+    from lmtool.protocol.lmtp.frames import Entry
     from lmtool.trace.exchanges import HttpExchange
     from lmtool.trace.http_stream import Head
 

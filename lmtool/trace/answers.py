@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import structs
 
-from lmtool.lmtp import frames
-from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
-from lmtool.providers.answer_reader import AnswerReader, api_of
-from lmtool.providers.body_parts import form_of
-from lmtool.providers.server_sent_events import leads_data
-from lmtool.providers.unified import ATTEMPTS, MEMBER
+from lmtool.protocol.lmtp import frames
+from lmtool.protocol.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_reader import AnswerReader, api_of
+from lmtool.protocol.providers.body_parts import form_of
+from lmtool.protocol.providers.server_sent_events import leads_data
+from lmtool.protocol.providers.unified import ATTEMPTS, MEMBER
 from lmtool.trace.chat_socket import ChatSocket, attempts_of, error_of, message_of
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Close, Done, Drop, Frame, Message, Piece, Request, Response, Vocab
@@ -30,8 +30,8 @@ from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from lmtool.lmtp.frames import Entry, Key, TokenEntry
-    from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.protocol.lmtp.frames import Entry, Key, TokenEntry
+    from lmtool.protocol.providers.answer_events import AnswerEvent
     from lmtool.trace.events import Event
     from lmtool.trace.stream_events import Alternative, StreamEvent
 

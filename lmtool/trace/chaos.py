@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from random import Random
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
 
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 from lmtool.trace.exchanges import Part, Reply
 
 if TYPE_CHECKING:

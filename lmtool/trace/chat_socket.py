@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from lmtool.providers.unified import attempts_line
+from lmtool.protocol.providers.unified import attempts_line
 from lmtool.trace.stream_events import RequestStarted
 
 if TYPE_CHECKING:

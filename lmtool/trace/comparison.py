@@ -20,7 +20,7 @@ from lmtool.trace.stream_events import OutputEvent, stream_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lmtool.lmtp.frames import Entry
+    from lmtool.protocol.lmtp.frames import Entry
     from lmtool.trace.diff import Tolerance
     from lmtool.trace.events import Event
 

@@ -6,10 +6,10 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.access.credentials import LEFT_OUT, secrets_in, secrets_of, without_credentials, without_query_keys
-from lmtool.errors import LmtoolError
-from lmtool.providers.answer_reader import parts_of
-from lmtool.providers.body_parts import form_of
+from lmtool.core.errors import LmtoolError
+from lmtool.net.access.credentials import LEFT_OUT, secrets_in, secrets_of, without_credentials, without_query_keys
+from lmtool.protocol.providers.answer_reader import parts_of
+from lmtool.protocol.providers.body_parts import form_of
 from lmtool.trace.content import JsonText, parse_body, parse_frame, parse_sse_event
 from lmtool.trace.events import Close, Done, Drop, Event, Frame, Message, Open, Piece, Remark, Request, Response
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque, is_session, is_websocket_handshake
@@ -219,7 +219,7 @@ class ConnectionTap:
 def session_message(frame: str | bytes) -> Mapping[str, object] | None:
     """The message of a session in a frame, as proto-JSON; None for what is no message, and without protobuf."""
     try:
-        from lmtool.evergreen.codec import decode, json_value
+        from lmtool.protocol.evergreen.codec import decode, json_value
     except ImportError:
         return None
     try:

@@ -8,8 +8,8 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from lmtool.logprobs.distribution import probability
-from lmtool.logprobs.numbers import format_probability
+from lmtool.core.logprobs.distribution import probability
+from lmtool.core.logprobs.numbers import format_probability
 from lmtool.trace.codec import facts_of, kind_of
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import (

@@ -7,13 +7,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from lmtool.lmtp import frames
-from lmtool.types import FinishReason
+from lmtool.core.types import FinishReason
+from lmtool.protocol.lmtp import frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lmtool.lmtp.frames import Entry
+    from lmtool.protocol.lmtp.frames import Entry
     from lmtool.trace.exchanges import LmtpExchange, Reply
 
 Level: TypeAlias = Literal["shape", "ids", "numbers", "time"]

@@ -8,15 +8,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lmtool.access.outgoing import as_headers
-from lmtool.errors import ConnectError
-from lmtool.lmtp import frames
-from lmtool.lmtp.transport import dial
+from lmtool.core.errors import ConnectError
+from lmtool.net.access.outgoing import as_headers
+from lmtool.net.websocket_closing import cut_reason
+from lmtool.protocol.lmtp import frames
+from lmtool.protocol.lmtp.transport import dial
 from lmtool.trace.connection_tap import ConnectionTap, session_message
 from lmtool.trace.content import parse_frame
 from lmtool.trace.events import Close, Done, Drop, Frame, Message, Open, Piece, Remark, Request
 from lmtool.trace.proxy import CONNECT_LIMIT
-from lmtool.websocket_closing import cut_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

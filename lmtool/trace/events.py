@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lmtool.lmtp import frames
-from lmtool.lmtp.frames import ParsedFrame
+from lmtool.protocol.lmtp import frames
+from lmtool.protocol.lmtp.frames import ParsedFrame
 from lmtool.trace.content import JsonText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.lmtp.frames import Entry
+    from lmtool.protocol.lmtp.frames import Entry
     from lmtool.trace.content import Content
 
 Direction: TypeAlias = Literal[">", "<"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from lmtool.errors import ResourceError
-from lmtool.lmtp import frames
+from lmtool.core.errors import ResourceError
+from lmtool.protocol.lmtp import frames
 from lmtool.trace.content import JsonText, write_json
 from lmtool.trace.events import Close, Done, Frame, Message, Piece, Request, Response, Vocab
 from lmtool.trace.packed import PackedList
@@ -17,7 +17,7 @@ from lmtool.trace.packed import PackedList
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lmtool.lmtp.frames import Entry, Key
+    from lmtool.protocol.lmtp.frames import Entry, Key
     from lmtool.trace.content import Style
     from lmtool.trace.events import Event
     from lmtool.trace.sessions import SessionAction

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from lmtool.errors import UsageError
-from lmtool.logprobs.distribution import Rank
+from lmtool.core.errors import UsageError
+from lmtool.core.logprobs.distribution import Rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from lmtool.errors import FileError
-from lmtool.logprobs.heat import THOUGHT_INK
-from lmtool.terminal import visible
+from lmtool.core.errors import FileError
+from lmtool.core.logprobs.heat import THOUGHT_INK
+from lmtool.settings.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.codec import kind_of
 from lmtool.trace.content import parse_frame

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-from lmtool.access.outgoing import as_headers
-from lmtool.errors import ConnectError, UsageError
-from lmtool.lmtp.transport import dial
+from lmtool.core.errors import ConnectError, UsageError
+from lmtool.net.access.outgoing import as_headers
+from lmtool.protocol.lmtp.transport import dial
 from lmtool.trace.http_stream import path_below
 from lmtool.trace.proxy import CONNECT_LIMIT
 
@@ -84,7 +84,7 @@ async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator
     """
     import aiohttp
 
-    from lmtool.http_client import as_body, open_client, reason_of, verbatim
+    from lmtool.net.http_client import as_body, open_client, reason_of, verbatim
 
     method, path, _ = head.start
     dropped = _HOP | _OURS | (_KEYS if target.authorization is not None else set())

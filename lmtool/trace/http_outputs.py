@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import structs
 
-from lmtool.providers.answer_events import counted_tokens
+from lmtool.protocol.providers.answer_events import counted_tokens
 from lmtool.trace.stream_events import OutputEvent, Stream
 
 if TYPE_CHECKING:
-    from lmtool.providers.answer_events import TextDelta, ToolCallDelta
-    from lmtool.providers.answer_reader import AnswerReader
+    from lmtool.protocol.providers.answer_events import TextDelta, ToolCallDelta
+    from lmtool.protocol.providers.answer_reader import AnswerReader
     from lmtool.trace.stream_events import RequestStarted, StreamEvent
 
 S = TypeVar("S", bound=Stream)

@@ -1,4 +1,4 @@
-"""What the proxy and the mock server share, who read HTTP/1.1 themselves: sockets, and admission (`lmtool.access`)."""
+"""HTTP/1.1 sockets and admission (`lmtool.net.access`) of the proxy and the mock server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import contextlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from lmtool.access.policy import Refusal, answer_headers, find_refusal, preflight_headers
-from lmtool.access.stall import ArrivalTimer
-from lmtool.http_api.errors import ApiError, answer_of, refused
+from lmtool.net.access.policy import Refusal, answer_headers, find_refusal, preflight_headers
+from lmtool.net.access.stall import ArrivalTimer
+from lmtool.protocol.http.errors import ApiError, answer_of, refused
 from lmtool.trace.http_stream import has_no_body, is_unambiguous, is_websocket_handshake
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from socket import socket
     from ssl import SSLContext
 
-    from lmtool.access.policy import AccessPolicy
+    from lmtool.net.access.policy import AccessPolicy
     from lmtool.trace.http_stream import Head
 
 CHUNK = 2**16

@@ -9,10 +9,18 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lmtool.errors import LmtoolError
-from lmtool.lmtp import codec, frames
-from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.messages import BufferRequest, Generate, ModelInfoRequest, ModelsRequest, Score, Watched, WatchRequest
+from lmtool.core.errors import LmtoolError
+from lmtool.protocol.lmtp import codec, frames
+from lmtool.protocol.lmtp.client import LmtpClient
+from lmtool.protocol.lmtp.messages import (
+    BufferRequest,
+    Generate,
+    ModelInfoRequest,
+    ModelsRequest,
+    Score,
+    Watched,
+    WatchRequest,
+)
 from lmtool.trace.comparison import Comparison, compare_replay
 from lmtool.trace.diff import Finding, Tolerance
 from lmtool.trace.driver import Driver, client_actions
@@ -28,11 +36,11 @@ from lmtool.trace.redaction import is_left_out
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-    from lmtool.lmtp.messages import ClientMessage
+    from lmtool.core.types import TokenOutput
+    from lmtool.protocol.lmtp.messages import ClientMessage
     from lmtool.trace.events import Event
     from lmtool.trace.exchanges import RecordedRequest
     from lmtool.trace.matching import MatchMode
-    from lmtool.types import TokenOutput
 
 
 async def replay_to_mock(

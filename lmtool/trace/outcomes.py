@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 from xml.sax.saxutils import escape, quoteattr
 
-from lmtool.errors import FileError, UsageError
+from lmtool.core.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,11 +6,11 @@ import html
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.errors import UsageError
-from lmtool.logprobs.distribution import Distribution, bits, perplexity, probability
-from lmtool.logprobs.heat import heat_value, legend, step_of
-from lmtool.logprobs.numbers import figure, format_probability
-from lmtool.terminal import visible
+from lmtool.core.errors import UsageError
+from lmtool.core.logprobs.distribution import Distribution, bits, perplexity, probability
+from lmtool.core.logprobs.heat import heat_value, legend, step_of
+from lmtool.core.logprobs.numbers import figure, format_probability
+from lmtool.settings.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.diff import first_difference
 from lmtool.trace.page_colors import on_both_grounds
@@ -20,7 +20,7 @@ from lmtool.trace.stream_events import RequestStarted, Stream, new_stream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lmtool.logprobs.heat import HeatMode
+    from lmtool.core.logprobs.heat import HeatMode
     from lmtool.trace.events import Event
     from lmtool.trace.stream_events import OutputEvent
 

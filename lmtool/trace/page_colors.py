@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.logprobs.heat import (
+from lmtool.core.logprobs.heat import (
     COLORS,
     LIGHT_COLORS,
     LIGHT_THOUGHT_COLORS,

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from lmtool.errors import UsageError
-from lmtool.logprobs.heat import legend
-from lmtool.terminal import visible
+from lmtool.core.errors import UsageError
+from lmtool.core.logprobs.heat import legend
+from lmtool.settings.terminal import visible
 from lmtool.trace.page import ending, equal_tokens, escaped, heading, summary
 from lmtool.trace.page_colors import rules, scale, thought_ink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lmtool.logprobs.heat import HeatMode
+    from lmtool.core.logprobs.heat import HeatMode
     from lmtool.trace.page import Page, PageStream
 
 MAX_TOKENS = 5000

@@ -6,12 +6,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from lmtool.access.caller import counted_stream, current_caller
-from lmtool.access.credentials import without_query_keys
-from lmtool.access.policy import AccessPolicy, Refusal, answer_headers, is_preflight
-from lmtool.errors import LmtoolError, RateLimitError, UnknownModelError
-from lmtool.lmtp.messages import wire_code
-from lmtool.providers.answer_reader import api_of
+from lmtool.core.errors import LmtoolError, RateLimitError, UnknownModelError
+from lmtool.net.access.caller import counted_stream, current_caller
+from lmtool.net.access.credentials import without_query_keys
+from lmtool.net.access.policy import AccessPolicy, Refusal, answer_headers, is_preflight
+from lmtool.protocol.lmtp.messages import wire_code
+from lmtool.protocol.providers.answer_reader import api_of
 from lmtool.trace.admission import Admission, check_model, count_answer, count_entries
 from lmtool.trace.chaos import Chaos
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_request
@@ -33,8 +33,8 @@ from lmtool.trace.server_socket import ServerSocket
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from lmtool.access.caller import StreamUse
-    from lmtool.access.stall import ArrivalTimer
+    from lmtool.net.access.caller import StreamUse
+    from lmtool.net.access.stall import ArrivalTimer
     from lmtool.trace.exchanges import RecordedRequest
     from lmtool.trace.matching import Matcher, OnMiss
     from lmtool.trace.pace import Pace

@@ -14,7 +14,7 @@ from lmtool.trace.stream_events import RequestStarted, Stream, stream_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lmtool.providers.answer_events import TokenUsage
+    from lmtool.protocol.providers.answer_events import TokenUsage
     from lmtool.trace.events import Event
     from lmtool.trace.prompt_parts import Text
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from lmtool.providers.json_values import list_of, object_of, text_of
+from lmtool.protocol.providers.json_values import list_of, object_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lmtool.access.credentials import without_query_keys
-from lmtool.access.forwarding import ConflictingAddressesError
-from lmtool.access.outgoing import authorization, unreadable
-from lmtool.access.policy import AccessPolicy
-from lmtool.errors import ConnectError, UsageError
+from lmtool.core.errors import ConnectError, UsageError
+from lmtool.net.access.credentials import without_query_keys
+from lmtool.net.access.forwarding import ConflictingAddressesError
+from lmtool.net.access.outgoing import authorization, unreadable
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.net.unix_sockets import HOST, PREFIX, unix_path
 from lmtool.trace.admission import CONFLICTING, Admission
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_server import (
@@ -28,12 +29,11 @@ from lmtool.trace.http_server import (
     unreachable_answer,
 )
 from lmtool.trace.http_stream import Head, Opaque, Trailer, redirect_head
-from lmtool.unix_sockets import HOST, PREFIX, unix_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lmtool.access.policy import Refusal
+    from lmtool.net.access.policy import Refusal
     from lmtool.trace.events import Event
     from lmtool.trace.http_stream import Part
 

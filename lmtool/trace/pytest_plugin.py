@@ -142,7 +142,7 @@ def _files(folder: Path, names: tuple[str | Path, ...]) -> list[Path]:
 
 
 def _recorded(path: Path) -> list[RecordedRequest]:
-    from lmtool.errors import FileError
+    from lmtool.core.errors import FileError
     from lmtool.trace.exchanges import recorded_requests
     from lmtool.trace.reader import TraceReader
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, cast
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 from lmtool.trace import codec as lines
 from lmtool.trace.codec import LineError
 from lmtool.trace.events import Blob, End, count_tokens

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lmtool import __version__
-from lmtool.errors import FileError, ResourceError
+from lmtool.core.errors import FileError, ResourceError
 from lmtool.trace.events import Close, Drop, Remark
 from lmtool.trace.recorder import Recorder
 from lmtool.trace.redaction import Redaction
@@ -24,7 +24,7 @@ from lmtool.trace.writer import TraceWriter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header
     from lmtool.trace.recorder import TokenBytes

@@ -12,9 +12,9 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from lmtool.errors import UsageError
-from lmtool.lmtp import frames
-from lmtool.providers.answer_reader import api_of
+from lmtool.core.errors import UsageError
+from lmtool.protocol.lmtp import frames
+from lmtool.protocol.providers.answer_reader import api_of
 from lmtool.trace.content import write_json
 from lmtool.trace.events import (
     Close,
@@ -46,7 +46,7 @@ from lmtool.trace.redacted_values import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lmtool.lmtp.frames import Entry, Key
+    from lmtool.protocol.lmtp.frames import Entry, Key
     from lmtool.trace.content import Content
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header

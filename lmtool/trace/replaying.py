@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lmtool.errors import UsageError
-from lmtool.logprobs.mode import logprobs_mode
+from lmtool.core.errors import UsageError
+from lmtool.core.logprobs.mode import logprobs_mode
 from lmtool.trace.comparison import Comparison, compare_replay, is_sampled
 from lmtool.trace.content import JsonText
 from lmtool.trace.diff import LEVELS, Finding, Tolerance

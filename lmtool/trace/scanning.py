@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from lmtool.errors import FileError
-from lmtool.lmtp.frames import NO_TOKEN, TokenEntry
+from lmtool.core.errors import FileError
+from lmtool.protocol.lmtp.frames import NO_TOKEN, TokenEntry
 from lmtool.trace import reader as reading
 from lmtool.trace.events import End, count_tokens
 from lmtool.trace.reader import Lines, is_comment

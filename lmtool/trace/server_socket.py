@@ -9,8 +9,8 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from lmtool.lmtp.messages import SUBPROTOCOL
-from lmtool.websocket_closing import cut_reason
+from lmtool.net.websocket_closing import cut_reason
+from lmtool.protocol.lmtp.messages import SUBPROTOCOL
 
 if TYPE_CHECKING:
     import asyncio

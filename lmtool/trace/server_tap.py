@@ -7,8 +7,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from lmtool.access.credentials import without_query_keys
-from lmtool.providers.answer_reader import is_chat_socket
+from lmtool.net.access.credentials import without_query_keys
+from lmtool.protocol.providers.answer_reader import is_chat_socket
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap
 from lmtool.trace.events import Close, Drop, Frame, Message, Open
 from lmtool.trace.http_stream import Data, Head, Last

@@ -10,13 +10,13 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from lmtool.access.caller import counted_stream
-from lmtool.errors import ConnectError, ResourceError
-from lmtool.evergreen.actions import ActionType, Registry
-from lmtool.evergreen.codec import encode, encode_json
-from lmtool.evergreen.server import EvergreenServer, Plugs
-from lmtool.evergreen.session_actions import session_actions
-from lmtool.evergreen.status import ABORTED, Abort, Status, close_reason, invalid
+from lmtool.core.errors import ConnectError, ResourceError
+from lmtool.net.access.caller import counted_stream
+from lmtool.protocol.evergreen.actions import ActionType, Registry
+from lmtool.protocol.evergreen.codec import encode, encode_json
+from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
+from lmtool.protocol.evergreen.session_actions import session_actions
+from lmtool.protocol.evergreen.status import ABORTED, Abort, Status, close_reason, invalid
 from lmtool.trace.matching import IncomingRequest
 from lmtool.trace.pace import until
 from lmtool.trace.sessions import SessionAction, action_payload
@@ -25,12 +25,12 @@ from lmtool.trace.stream_events import INCOMPLETE, INPUT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.access.policy import AccessPolicy
-    from lmtool.evergreen.actions import ActionCall
-    from lmtool.evergreen.connection import Connection
-    from lmtool.evergreen.grpc_server import GrpcServer
-    from lmtool.evergreen.messages import Action, SessionMessage
-    from lmtool.evergreen.node_io import OutputNode
+    from lmtool.net.access.policy import AccessPolicy
+    from lmtool.protocol.evergreen.actions import ActionCall
+    from lmtool.protocol.evergreen.connection import Connection
+    from lmtool.protocol.evergreen.grpc_server import GrpcServer
+    from lmtool.protocol.evergreen.messages import Action, SessionMessage
+    from lmtool.protocol.evergreen.node_io import OutputNode
     from lmtool.trace.exchanges import RecordedRequest
     from lmtool.trace.matching import Matcher, OnMiss
     from lmtool.trace.pace import Pace
@@ -67,7 +67,7 @@ class SessionPlayer:
     async def listen(self, host: str, port: int) -> str:
         """Play over gRPC there too, 0 for a free port; the address. Raises `ResourceError`, also without grpcio."""
         try:
-            from lmtool.evergreen.grpc_server import GrpcServer
+            from lmtool.protocol.evergreen.grpc_server import GrpcServer
         except ImportError:
             raise ResourceError("Evergreen over gRPC needs grpcio", "install it:  pip install 'lmtool[grpc]'") from None
         self._over_grpc = GrpcServer(self.server, self._policy)

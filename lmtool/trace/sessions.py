@@ -8,13 +8,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from lmtool.errors import LmtoolError
-from lmtool.evergreen.actions import STATUS_OUTPUT
-from lmtool.evergreen.codec import decode, unpack_config
-from lmtool.evergreen.config import SessionLimits
-from lmtool.evergreen.nodes import LeafCursor, Reference
-from lmtool.evergreen.session import ActionReceived, Session
-from lmtool.evergreen.status import ABORTED, Abort, abort_from
+from lmtool.core.errors import LmtoolError
+from lmtool.protocol.evergreen.actions import STATUS_OUTPUT
+from lmtool.protocol.evergreen.codec import decode, unpack_config
+from lmtool.protocol.evergreen.config import SessionLimits
+from lmtool.protocol.evergreen.nodes import LeafCursor, Reference
+from lmtool.protocol.evergreen.session import ActionReceived, Session
+from lmtool.protocol.evergreen.status import ABORTED, Abort, abort_from
 from lmtool.trace.content import decoded
 from lmtool.trace.events import Close, Message
 from lmtool.trace.stream_events import INCOMPLETE, INPUT
@@ -22,8 +22,8 @@ from lmtool.trace.stream_events import INCOMPLETE, INPUT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lmtool.evergreen.messages import NodeFragment, SessionMessage
-    from lmtool.evergreen.nodes import ActionRecord, Node
+    from lmtool.protocol.evergreen.messages import NodeFragment, SessionMessage
+    from lmtool.protocol.evergreen.nodes import ActionRecord, Node
     from lmtool.trace.events import Event
 
 _JSON = "application/json"

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.logprobs.distribution import perplexity
-from lmtool.providers.answer_events import TokenUsage
+from lmtool.core.logprobs.distribution import perplexity
+from lmtool.protocol.providers.answer_events import TokenUsage
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request
 from lmtool.trace.scanning import Run

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from lmtool.lmtp.frames import alternatives
-from lmtool.providers.answer_events import ChunkToken
+from lmtool.protocol.lmtp.frames import alternatives
+from lmtool.protocol.providers.answer_events import ChunkToken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.providers.answer_events import Api, TokenUsage
-    from lmtool.providers.body_parts import Form
-    from lmtool.seam import Seam
+    from lmtool.core.seam import Seam
+    from lmtool.protocol.providers.answer_events import Api, TokenUsage
+    from lmtool.protocol.providers.body_parts import Form
     from lmtool.trace.node_tree import ActionNodes
 
 Kind: TypeAlias = Literal["GEN", "SCORE", "CHAT", "TEXT", "ACT", ""]

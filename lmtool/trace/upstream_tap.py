@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lmtool.access.credentials import secrets_of
+from lmtool.net.access.credentials import secrets_of
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_stream import Data, Head, Last
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from lmtool.errors import FileError, LmtoolError, UsageError
+from lmtool.core.errors import FileError, LmtoolError, UsageError
 from lmtool.trace import outcomes as reports
 from lmtool.trace.comparison import Comparison
 from lmtool.trace.diff import VERDICTS, worst

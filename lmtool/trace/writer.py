@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 from lmtool.trace.codec import write_event, write_header
 from lmtool.trace.events import End, count_tokens
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.chat.heat import MODES
 from lmtool.cli.main import OPTIONAL_VALUES, complete_values
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
+from lmtool.terminal.chat.heat import MODES
 
 
 @pytest.mark.parametrize(

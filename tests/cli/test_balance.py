@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from lmtool.engine.cpu.library import find_compiler
-from lmtool.lmtp.client import LmtpClient
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams, TokenOutput
+from lmtool.inference.engine.cpu.library import find_compiler
+from lmtool.protocol.lmtp.client import LmtpClient
 from tests.conftest import STORIES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lmtool.cli.chat import _text_style
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 STORIES = Path(__file__).parent.parent / "data/stories260K"

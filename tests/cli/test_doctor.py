@@ -66,7 +66,7 @@ async def test_a_gpu_is_untried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     devices = [("cpu", "AVX512"), ("cuda:0", "a GPU, 79 of 80 GB free")]
     tried = [devices[0], ("cuda:0", "NVIDIA H200, 139 of 140 GB free")]
     for known, expected in ((devices, [("cuda:0", "note")]), (devices[:1], []), (tried, [])):
-        monkeypatch.setattr("lmtool.engine.hardware.describe_devices", lambda known=known: known)
+        monkeypatch.setattr("lmtool.inference.engine.hardware.describe_devices", lambda known=known: known)
         await doctor.doctor(ClientCommon(endpoint=NO_SERVER), json=True)
         findings = json.loads(capsys.readouterr().out)
         untried = [found for found in findings if "NVIDIA H200 alone" in found["advice"]]

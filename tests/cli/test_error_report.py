@@ -10,7 +10,7 @@ import pytest
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.error_report import report_bug, report_error
-from lmtool.errors import ConnectError
+from lmtool.core.errors import ConnectError
 
 
 def test_an_error_says_what_and_what_next(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import psutil
 import lmtool
 from lmtool.cli.pools import lines
 from tests.fake_upstream import BAD, FakeUpstream
-from tests.gateway.running import KEY, MESSAGE, PATIENCE, member, pool
+from tests.gateway.pools.running import KEY, MESSAGE, PATIENCE, member, pool
 
 COMMAND = (sys.executable, "-m", "lmtool")
 
@@ -80,7 +80,7 @@ def test_help_says_what_the_endpoint_is_here() -> None:
 
 STARTED = r"""
 import asyncio, importlib.abc, socket, sys, threading
-from lmtool.gateway.config_reader import parse
+from lmtool.gateway.pools.config_reader import parse
 from lmtool.serving.config import ModelsConfig, PoolsConfig, ServiceConfig
 from lmtool.serving.service import Service
 
@@ -116,7 +116,7 @@ async def main(text, message):
     await service.close()
 
 asyncio.run(main(*sys.argv[1:]))
-heavy = {"torch", "transformers", "llguidance", "textual", "litellm", "jsonschema", "lmtool.lmtp.client"}
+heavy = {"torch", "transformers", "llguidance", "textual", "litellm", "jsonschema", "lmtool.protocol.lmtp.client"}
 sys.exit(" ".join(sorted(heavy & set(sys.modules))) or 0)
 """
 

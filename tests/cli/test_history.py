@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from tests.conftest import Run
 
-from lmtool.chat.conversation_store import conversations_folder, prompts_file
 from lmtool.cli.common_options import Common
 from lmtool.cli.history import history
+from lmtool.terminal.chat.conversation_store import conversations_folder, prompts_file
 
 HEADER = '{"lmtp_trace": 1, "title": "Tell me a story", "model": {"name": "m"}}\n'
 

@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from lmtool.cli.info import describe, model_list
-from lmtool.model_entry import ModelEntry
+from lmtool.core.model_entry import ModelEntry
 from tests.conftest import PATIENCE
 
 if TYPE_CHECKING:

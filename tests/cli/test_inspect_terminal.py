@@ -14,10 +14,10 @@ import pytest
 
 from lmtool.api import connect
 from lmtool.cli.inspect_servers import default_options
-from lmtool.tui.sources.demo import demo_server
-from tests.access.knocking import KEY
+from lmtool.terminal.tui.sources.demo import demo_server
 from tests.cli.terminal import terminal
 from tests.conftest import STORIES
+from tests.net.access.knocking import KEY
 
 if TYPE_CHECKING:
     from tests.conftest import Run

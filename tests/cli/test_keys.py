@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.access.knocking import KEY
+from tests.net.access.knocking import KEY
 
 if TYPE_CHECKING:
     from tests.conftest import Run, ServerProcess, StartServer

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from lmtool.cli.main import complete_values
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 
 MODULES_OF_OURS = 30
 """Most that our part of the program may load on top of typer: a start is as slow as the modules it loads."""

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from lmtool.cli.models import AvailableModel, ago, downloaded_models, model_table
-from lmtool.text.files import hub_cache
+from lmtool.inference.text.files import hub_cache
 from tests.cli.terminal import terminal
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from lmtool.cli.app import build, build_whole, option_names, root
 from lmtool.cli.common_options import DEFAULT_ENDPOINT, ClientCommon, Common
 from lmtool.cli.options import with_common
-from lmtool.errors import ConnectError, LmtoolError, RequestError, ResourceError, UsageError
-from lmtool.option import option
+from lmtool.core.errors import ConnectError, LmtoolError, RequestError, ResourceError, UsageError
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from tests.conftest import Run

@@ -121,9 +121,9 @@ def test_a_file(lmtool: Run, embedded: str, tmp_path: Path) -> None:
 
 def test_a_text_that_is_longer_than_the_context(lmtool: Run, embedded: str, tmp_path: Path) -> None:
     """It is scored in windows, which is said; each token has the logprob that its own window gives it."""
-    from lmtool.score_input import windows
-    from lmtool.text.tokenizer import load_tokenizer
-    from lmtool.tiny.path import MODEL_DIR
+    from lmtool.inference.text.tokenizer import load_tokenizer
+    from lmtool.inference.tiny.path import MODEL_DIR
+    from lmtool.settings.score_input import windows
 
     text = "".join(f"Once upon a time there were {n} foxes in a small house. \n" for n in range(60))
     (tmp_path / "a.txt").write_text(text)
@@ -140,9 +140,9 @@ def test_a_text_that_is_longer_than_the_context(lmtool: Run, embedded: str, tmp_
 
 
 async def _scored(url: str, prompt: tuple[int, ...], scored: tuple[int, ...]) -> list[float | None]:
-    from lmtool.lmtp.client import LmtpClient
-    from lmtool.streams import stream
-    from lmtool.types import ScoreRequest
+    from lmtool.core.streams import stream
+    from lmtool.core.types import ScoreRequest
+    from lmtool.protocol.lmtp.client import LmtpClient
 
     async with LmtpClient(url) as client:
         return [one.logprob async for one in stream(client, ScoreRequest(1, prompt, scored)) if one.token is not None]

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.errors import UnknownModelError
-from lmtool.lmtp.client import LmtpClient
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
+from lmtool.core.errors import UnknownModelError
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams, TokenOutput
+from lmtool.protocol.lmtp.client import LmtpClient
 
 if TYPE_CHECKING:
     from tests.conftest import Run, ServerProcess, StartServer

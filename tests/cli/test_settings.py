@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lmtool.cli.settings import load, project_file, user_file
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 
 OPTIONS = {
     ("chat",): {"endpoint": "endpoint", "max_tokens": "max_tokens"},

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lmtool.cli.tokenize import as_json, as_rows, parse_ids, quoted, text_of
-from lmtool.errors import UsageError
-from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
+from lmtool.core.errors import UsageError
+from lmtool.inference.text.tokenizer import TextTokenizer, load_tokenizer
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -8,7 +8,7 @@ import pytest
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.tour import tour
-from lmtool.errors import ResourceError
+from lmtool.core.errors import ResourceError
 from lmtool.serving import composition
 from tests.cli.terminal import terminal
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lmtool.cli.vllm_flags import translate
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 
 if TYPE_CHECKING:
     from tests.conftest import Run

@@ -22,21 +22,21 @@ from rich.text import Text
 
 from lmtool import api
 from lmtool.cli.inspect_servers import find_tokenizer
-from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
+from lmtool.core.sampling_parameters import PROMPT_MAX_TOKENS
+from lmtool.core.types import SamplingParams
+from lmtool.terminal.tui.app import InspectorApp
+from lmtool.terminal.tui.event_store import EventStore
+from lmtool.terminal.tui.exports import picture, without_web_fonts
+from lmtool.terminal.tui.options import InspectorOptions
+from lmtool.terminal.tui.sources.connect import ConnectSource
+from lmtool.terminal.tui.sources.demo import racing
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Event, Frame, Open, Vocab, token_entries
-from lmtool.tui.app import InspectorApp
-from lmtool.tui.event_store import EventStore
-from lmtool.tui.exports import picture, without_web_fonts
-from lmtool.tui.options import InspectorOptions
-from lmtool.tui.sources.connect import ConnectSource
-from lmtool.tui.sources.demo import racing
-from lmtool.types import SamplingParams
-from tests.tui.scripted import Scripted, Watched
+from tests.terminal.tui.scripted import Scripted, Watched
 
 if TYPE_CHECKING:
-    from lmtool.lmtp.frames import Entry
-    from lmtool.types import GenerateRequest
+    from lmtool.core.types import GenerateRequest
+    from lmtool.protocol.lmtp.frames import Entry
 
 FOLDER = Path(__file__).parent.parent.parent / "recordings"
 REDRAW = "python -m tests.docs.pictures"

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from lmtool.interfaces import Sink, StreamHandle
-from lmtool.types import GenerateRequest, ScoreRequest
-from tests.http_api.thinking import Scripted
+from lmtool.core.interfaces import Sink, StreamHandle
+from lmtool.core.types import GenerateRequest, ScoreRequest
+from tests.protocol.http.thinking import Scripted
 
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n<tool_call> {{ tools | tojson }}<|im_end|>\n{% endif %}"

@@ -4,7 +4,7 @@
     LMTOOL_CHROMIUM=/usr/bin/chromium pytest -m peer tests/peer/test_access.py
 
 The other environments, LMTOOL_LMQL_PYTHON and LMTOOL_SDKS, are those of test_lmql.py and test_http_clients.py.
-OpenAI's SDK is in tests/access.
+OpenAI's SDK is in tests/net/access.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.access.knocking import KEY
 from tests.conftest import STORIES
+from tests.net.access.knocking import KEY
 from tests.peer.quoting_server import quoting
 
 if TYPE_CHECKING:

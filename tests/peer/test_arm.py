@@ -40,8 +40,8 @@ def test_numbers_and_bits(processor: str, tmp_path: Path) -> None:
             "needs a cross compiler and qemu: apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
         )
     program = tmp_path / "check"
-    flags = ["-O2", "-std=gnu11", processor, "-static", f"-I{ROOT / 'lmtool/engine/cpu'}"]
-    source = ROOT / "tests/engine/cpu/check_kernels.c"
+    flags = ["-O2", "-std=gnu11", processor, "-static", f"-I{ROOT / 'lmtool/inference/engine/cpu'}"]
+    source = ROOT / "tests/inference/engine/cpu/check_kernels.c"
     subprocess.run([*compiler, *flags, source, "-o", program, "-lm"], check=True, timeout=120)
     done = subprocess.run([emulator, "-cpu", "max", program], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout) == (0, PROCESSORS[processor] + "\n")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import lmtool.tiny
+import lmtool.inference.tiny
 
 if TYPE_CHECKING:
     from tests.conftest import Run
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.peer
 
 ROOT = Path(__file__).parents[2]
-TINY = Path(lmtool.tiny.__path__[0]) / "lmtool-tiny"
+TINY = Path(lmtool.inference.tiny.__path__[0]) / "lmtool-tiny"
 PATIENCE = 300.0
 SLOWLY = ("--seconds", "200", "--timeout", "120", "--json")
 """A peer may load its model at the first request."""

@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tests.gateway.running import gateway
-from tests.http_api.saying import SayingModel, application
+from tests.gateway.pools.running import gateway
+from tests.protocol.http.saying import SayingModel, application
 
 FOLDER = os.environ.get("LMTOOL_AGENTS")
 PATIENCE = 300.0

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from lmtool.engine.config import EngineConfig
-from lmtool.engine.gguf.loader import load_gguf
-from lmtool.engine.gguf.tokenizer import read_tokenizer
-from lmtool.engine.plan import Plan, Span
-from lmtool.engine.sequence import Sequence
-from tests.engine.cpu.test_accuracy import TEXT
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.engine.gguf.loader import load_gguf
+from lmtool.inference.engine.gguf.tokenizer import read_tokenizer
+from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.sequence import Sequence
+from tests.inference.engine.cpu.test_accuracy import TEXT
 
 pytestmark = pytest.mark.peer
 PYTHON = os.environ.get("LMTOOL_LLAMACPP_PYTHON")

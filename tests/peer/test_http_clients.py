@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.tiny.path import MODEL_DIR
+from lmtool.inference.tiny.path import MODEL_DIR
 from tests.peer.quoting_server import quoting
 
 HERE = Path(__file__).parent

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import lmtool
-from lmtool.types import ChatMessage, ChatPrompt
-from tests.lmtp.document_server import document_server
+from lmtool.core.types import ChatMessage, ChatPrompt
+from tests.protocol.lmtp.document_server import document_server
 
-CLIENT = Path(lmtool.__file__).parent / "lmtp" / "lmtp.js"
+CLIENT = Path(lmtool.__file__).parent / "protocol/lmtp/lmtp.js"
 KEY = "a/b+c~d?"
 SCRIPT = Path(__file__).parent / "lmtp_client.mjs"
 

@@ -15,10 +15,10 @@ import pytest
 
 from tests.fake_answers import CALL, Words
 from tests.fake_upstream import BAD, HANG, Behaviour, FakeUpstream
-from tests.gateway.running import KEY, MESSAGE, pool
-from tests.gateway.test_faults import shown
-from tests.gateway.test_server import read_events
-from tests.providers.test_official_clients import TOOL
+from tests.gateway.pools.running import KEY, MESSAGE, pool
+from tests.gateway.pools.test_faults import shown
+from tests.gateway.pools.test_server import read_events
+from tests.protocol.providers.test_official_clients import TOOL
 
 pytestmark = pytest.mark.peer
 PATIENCE = 120.0

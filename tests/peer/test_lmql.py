@@ -12,10 +12,10 @@ import math
 
 import pytest
 
-from lmtool.errors import TimeLimitError
-from lmtool.lmtp.client import LmtpClient
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.core.errors import TimeLimitError
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.protocol.lmtp.client import LmtpClient
 
 pytestmark = pytest.mark.peer
 

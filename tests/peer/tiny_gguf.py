@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT, TARGET = Path(sys.argv[1]), Path(sys.argv[2])
-TINY = ROOT / "lmtool/tiny/lmtool-tiny"
+TINY = ROOT / "lmtool/inference/tiny/lmtool-tiny"
 SPECIAL, NORMAL = 3, 1
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     import gguf
 
     sys.path.insert(0, str(ROOT))
-    from lmtool.bench.peers.llamacpp_peer import write_gguf
+    from lmtool.measure.bench.peers.llamacpp_peer import write_gguf
 
     class Writer(gguf.GGUFWriter):
         def add_tokenizer_model(self, _model: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from lmtool.access.policy import AccessPolicy
+from lmtool.net.access.policy import AccessPolicy
 from lmtool.serving.config import ListenConfig
 from lmtool.serving.listening import bind, url
 from lmtool.trace.comparison import compare_replay

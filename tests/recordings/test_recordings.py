@@ -22,7 +22,9 @@ KNOWN = KnownFailures.read(FOLDER / "known-failing.txt", None)
 LARGEST = 200_000
 """Bytes of one file."""
 
-RULES = re.findall(r"^\*\*([A-Z]+-\d+)\*\*", (ROOT / "lmtool/lmtp/SPEC.md").read_text(encoding="utf-8"), re.MULTILINE)
+RULES = re.findall(
+    r"^\*\*([A-Z]+-\d+)\*\*", (ROOT / "lmtool/protocol/lmtp/SPEC.md").read_text(encoding="utf-8"), re.MULTILINE
+)
 NOT_SHOWN = {
     "INF-9": "no trace holds a key, and without one a server tells no limits of it",
     **dict.fromkeys(

@@ -11,15 +11,15 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from lmtool.terminal.tui.documents.split import SplitDocument
+from lmtool.terminal.tui.event_store import TraceFile
+from lmtool.terminal.tui.styles import UNICODE
+from lmtool.terminal.tui.view import View
 from lmtool.trace.events import Piece
 from lmtool.trace.exchanges import HttpExchange, recorded_requests
 from lmtool.trace.mocking import mock_server
 from lmtool.trace.reader import TraceReader
-from lmtool.tui.documents.split import SplitDocument
-from lmtool.tui.event_store import TraceFile
-from lmtool.tui.styles import UNICODE
-from lmtool.tui.view import View
-from tests.tui.states import rows
+from tests.terminal.tui.states import rows
 
 FOLDER = Path(__file__).parents[2] / "recordings"
 LOOPS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lmtool.engine import device_loss
-from lmtool.engine.model_runner import ModelRunner
+from lmtool.inference.engine import device_loss
+from lmtool.inference.engine.model_runner import ModelRunner
 
 DEADLY = 300
 

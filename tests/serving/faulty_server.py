@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmtool.guide.unique_names import UniqueNames
+from lmtool.inference.guide.unique_names import UniqueNames
 
 
 def break_names() -> None:

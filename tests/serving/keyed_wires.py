@@ -12,22 +12,22 @@ from typing import Any
 import aiohttp
 
 import lmtool
-from lmtool.access.caller import Callers
-from lmtool.access.key_file import parse_keys
-from lmtool.access.policy import AccessPolicy
-from lmtool.errors import AccessDeniedError, ConnectError, LmtoolError, OverloadedError, UnknownModelError
-from lmtool.evergreen.status import Abort, Status
-from lmtool.gateway.config_reader import parse
-from lmtool.lmtp.client import LmtpClient
+from lmtool.core.errors import AccessDeniedError, ConnectError, LmtoolError, OverloadedError, UnknownModelError
+from lmtool.core.streams import error_of, stream
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.gateway.pools.config_reader import parse
+from lmtool.net.access.caller import Callers
+from lmtool.net.access.key_file import parse_keys
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.net.telemetry.refusals import RefusalLog
+from lmtool.net.telemetry.request_log import HttpLog, RequestLog
+from lmtool.net.telemetry.spans import Tracer
+from lmtool.protocol.evergreen.status import Abort, Status
+from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.serving.config import ListenConfig, ModelsConfig, PoolsConfig, ServiceConfig
 from lmtool.serving.events import Answered, Finished, Refused, as_json
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
-from lmtool.streams import error_of, stream
-from lmtool.telemetry.refusals import RefusalLog
-from lmtool.telemetry.request_log import HttpLog, RequestLog
-from lmtool.telemetry.spans import Tracer
-from lmtool.types import GenerateRequest, SamplingParams
 from tests.conftest import STORIES
 
 MODEL = "lmtool-tiny"

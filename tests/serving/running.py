@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from lmtool.net.telemetry.spans import Tracer
 from lmtool.serving.config import ListenConfig, ServiceConfig
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
-from lmtool.telemetry.spans import Tracer
 
 
 def opened(service: Service) -> str:

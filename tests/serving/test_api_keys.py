@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.access.forwarding import parse_proxies
-from lmtool.access.keys import KeyRing
-from lmtool.engine.plan import Plan
-from lmtool.http_api.server import OpenAIServer
-from lmtool.lmtp.client import LmtpClient
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams
-from tests.lmtp.harness import until
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.inference.engine.plan import Plan
+from lmtool.net.access.forwarding import parse_proxies
+from lmtool.net.access.keys import KeyRing
+from lmtool.protocol.http.server import OpenAIServer
+from lmtool.protocol.lmtp.client import LmtpClient
+from tests.protocol.lmtp.harness import until
 from tests.serving.keyed_wires import MODEL, OTHER, POOL, WIRES, KeyedServer, http, keyed_server, lmtp
 
 KEY = "canary-key"

@@ -10,14 +10,14 @@ import pytest
 from websockets.asyncio.client import connect
 
 import lmtool
-from lmtool.engine.config import EngineConfig
-from lmtool.errors import UnknownModelError
-from lmtool.evergreen.codec import encode, pack_struct
-from lmtool.evergreen.messages import SessionMessage, TargetSpec
+from lmtool.core.errors import UnknownModelError
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.protocol.evergreen.codec import encode, pack_struct
+from lmtool.protocol.evergreen.messages import SessionMessage, TargetSpec
 from lmtool.serving.config import ModelsConfig, ServiceConfig
 from tests.conftest import STORIES
-from tests.evergreen.harness import action, leaf
-from tests.evergreen.test_websocket import value
+from tests.protocol.evergreen.harness import action, leaf
+from tests.protocol.evergreen.test_websocket import value
 from tests.serving.running import running
 
 NAMES = ("lmtool-tiny", "stories260K")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 from lmtool.serving.byte_size import parse_bytes
 
 

@@ -11,12 +11,12 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 import lmtool as lmtool_package
-from lmtool.errors import FileError, UsageError
+from lmtool.core.errors import FileError, UsageError
 from lmtool.serving.config import ListenConfig
 from lmtool.serving.tls_config import TlsConfig
-from tests.access.knocking import KEY
 from tests.cli.test_keys import CLIENTS
 from tests.conftest import STORIES
+from tests.net.access.knocking import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

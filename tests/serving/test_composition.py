@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.engine.config import EngineConfig
-from lmtool.errors import FileError, ModelLoadError, ResourceError, UnknownModelError, UsageError
-from lmtool.interfaces import tokenizer_of
+from lmtool.core.errors import FileError, ModelLoadError, ResourceError, UnknownModelError, UsageError
+from lmtool.core.interfaces import tokenizer_of
+from lmtool.core.streams import stream
+from lmtool.core.types import ChatMessage, ChatPrompt, GenerateRequest
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.tiny.path import EMBEDDED_NAME, MODEL_DIR
 from lmtool.serving import composition as wiring
 from lmtool.serving.composition import Loader, models_of, need_serve_packages
 from lmtool.serving.config import ModelsConfig, ServiceConfig
 from lmtool.serving.model_names import SMALL_BYTES, served, threads_for
-from lmtool.streams import stream
-from lmtool.tiny.path import EMBEDDED_NAME, MODEL_DIR
-from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest
-from tests.engine.shelf import until
+from tests.inference.engine.shelf import until
 
 if TYPE_CHECKING:
-    from lmtool.interfaces import Catalogue
-    from lmtool.types import LoadProgress
+    from lmtool.core.interfaces import Catalogue
+    from lmtool.core.types import LoadProgress
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from lmtool.access.names import machine_names
-from lmtool.access.policy import find_refusal
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
+from lmtool.net.access.names import machine_names
+from lmtool.net.access.policy import find_refusal
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import ListenConfig
 

@@ -6,10 +6,10 @@ import io
 import json
 import os
 
+from lmtool.core.types import LoadProgress
+from lmtool.net.telemetry.request_log import RequestLog
 from lmtool.serving.console import Console, unbuffered
 from lmtool.serving.events import Draining, Event, Finished, Loading, Ready, Stopped
-from lmtool.telemetry.request_log import RequestLog
-from lmtool.types import LoadProgress
 
 DONE = Finished(RequestLog(1, "3", "GENERATE", "gpt2", 2, 5, 0.009, 0.0187, "length"))
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from lmtool.core.types import LoadProgress, ModelInfo
+from lmtool.net.telemetry.request_log import RequestLog
 from lmtool.serving.events import (
     Draining,
     Finished,
@@ -21,8 +23,6 @@ from lmtool.serving.events import (
     count,
     request_line,
 )
-from lmtool.telemetry.request_log import RequestLog
-from lmtool.types import LoadProgress, ModelInfo
 
 GPT2 = ModelInfo(
     model="gpt2", constructor="", backend="transformers", parameters=124_439_808, dtype="bfloat16", device="cpu"

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from lmtool.errors import ResourceError
-from lmtool.evergreen.codec import encode, encode_json, pack_struct
-from lmtool.evergreen.messages import SessionMessage
+from lmtool.core.errors import ResourceError
+from lmtool.net.telemetry.request_log import RequestLog
+from lmtool.protocol.evergreen.codec import encode, encode_json, pack_struct
+from lmtool.protocol.evergreen.messages import SessionMessage
 from lmtool.serving.config import EvergreenOptions, ListenConfig, ServiceConfig
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
-from lmtool.telemetry.request_log import RequestLog
-from lmtool.terminal import Output
+from lmtool.settings.terminal import Output
 from lmtool.trace.events import Close, Message
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.record_session import record_session
-from tests.evergreen.harness import action, grpc_session, leaf
-from tests.evergreen.test_websocket import closing, value
-from tests.lmtp.harness import until
+from tests.protocol.evergreen.harness import action, grpc_session, leaf
+from tests.protocol.evergreen.test_websocket import closing, value
+from tests.protocol.lmtp.harness import until
 
 ASK = SessionMessage(
     (leaf("question", "The capital of France is"),),

@@ -13,16 +13,16 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 
-from lmtool.access.asgi import Door
-from lmtool.access.policy import AccessPolicy
-from lmtool.http_api.errors import refused
-from lmtool.lmtp.config import ServerConfig
+from lmtool.net.access.asgi import Door
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.http.errors import refused
+from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.composition import Loader
 from lmtool.serving.config import HttpConfig, ListenConfig, ModelsConfig, ServiceConfig
 from lmtool.serving.listening import bind
 from lmtool.serving.service import Service, http_server
 from lmtool.trace.server_tap import ServerTap
-from tests.access.knocking import KEY, LET_IN, PAGE_LET_IN, POLICY, REFUSED, http_answer, socket_status
+from tests.net.access.knocking import KEY, LET_IN, PAGE_LET_IN, POLICY, REFUSED, http_answer, socket_status
 
 STORIES = str(Path(__file__).parents[1] / "data/stories260K")
 UNKNOWN = [("GET", "/nowhere"), ("POST", "/v1/nowhere"), ("GET", "/docs"), ("PROPFIND", "/"), ("OPTIONS", "/v1/models")]

@@ -18,18 +18,18 @@ import pytest
 import pytest_asyncio
 
 import lmtool
-from lmtool.engine import device_loss
-from lmtool.engine.model_runner import ModelRunner
-from lmtool.errors import ConnectError, DeviceLostError, LmtoolError, OutOfMemoryError, TimeLimitError
-from lmtool.gateway.config_reader import parse
-from lmtool.interfaces import TokenModel
-from lmtool.lmtp.balancer import Balancer
-from lmtool.lmtp.client import LmtpClient
+from lmtool.core.errors import ConnectError, DeviceLostError, LmtoolError, OutOfMemoryError, TimeLimitError
+from lmtool.core.interfaces import TokenModel
+from lmtool.core.streams import error_of, stream
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.gateway.balance.balancer import Balancer
+from lmtool.gateway.pools.config_reader import parse
+from lmtool.inference.engine import device_loss
+from lmtool.inference.engine.model_runner import ModelRunner
+from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.serving.config import ModelsConfig, PoolsConfig, ServiceConfig
 from lmtool.serving.service import Service
-from lmtool.streams import error_of, stream
-from lmtool.types import GenerateRequest, SamplingParams
-from tests.lmtp.harness import PATIENCE, until
+from tests.protocol.lmtp.harness import PATIENCE, until
 from tests.serving.keyed_wires import MODEL, POOLS
 from tests.serving.running import running
 

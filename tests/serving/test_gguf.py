@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from lmtool.backends.registry import BackendConfig
-from lmtool.engine.config import EngineConfig
+from lmtool.core.types import ModelInfo
+from lmtool.inference.backends.registry import BackendConfig
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.serving.composition import Loader
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_names import threads_for
 from lmtool.serving.tokenizer_source import tokenizer_reader
-from lmtool.tiny.path import MODEL_DIR
-from lmtool.types import ModelInfo
-from tests.engine.gguf.conftest import vocabulary
-from tests.engine.gguf.writing import write
+from tests.inference.engine.gguf.conftest import vocabulary
+from tests.inference.engine.gguf.writing import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from lmtool.metrics import as_text
+from lmtool.core.metrics import as_text
+from lmtool.net.telemetry.request_log import RequestLog
 from lmtool.serving.health import STATUS, Health, routes
-from lmtool.telemetry.request_log import RequestLog
 
 if TYPE_CHECKING:
     from lmtool.serving.health import State

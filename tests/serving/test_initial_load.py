@@ -7,12 +7,12 @@ import logging
 
 import pytest
 
-from lmtool.engine.model_budget import ModelBudget
-from lmtool.engine.model_manager import ModelManager
-from lmtool.errors import ModelLoadError
+from lmtool.core.errors import ModelLoadError
+from lmtool.core.types import LoadProgress
+from lmtool.inference.engine.model_budget import ModelBudget
+from lmtool.inference.engine.model_manager import ModelManager
 from lmtool.serving.initial_load import JointProgress, load_together
-from lmtool.types import LoadProgress
-from tests.engine.shelf import Shelf, named, until
+from tests.inference.engine.shelf import Shelf, named, until
 
 
 def ignore(_progress: LoadProgress) -> None:

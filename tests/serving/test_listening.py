@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from lmtool.errors import ResourceError, UsageError
+from lmtool.core.errors import ResourceError, UsageError
 from lmtool.serving.config import ListenConfig
 from lmtool.serving.listening import bind, bind_proxy, explain, parse_listen, proxy_url, url
 from lmtool.trace.proxy import parse_target

@@ -12,13 +12,13 @@ from opentelemetry.trace import SpanKind
 from websockets.asyncio.client import connect
 
 import lmtool
-from lmtool.errors import LmtoolError
-from lmtool.telemetry import refusals
-from tests.lmtp.harness import PATIENCE, until
+from lmtool.core.errors import LmtoolError
+from lmtool.net.telemetry import refusals
+from tests.net.telemetry.in_memory_spans import in_memory
+from tests.net.telemetry.test_trace_context import GOOD
+from tests.protocol.lmtp.harness import PATIENCE, until
 from tests.serving.keyed_wires import MODEL, POOL, WIRES, KeyedServer, http, keyed_server
 from tests.serving.test_api_keys import KEY, key
-from tests.telemetry.in_memory_spans import in_memory
-from tests.telemetry.test_trace_context import GOOD
 
 SECRET = f"{KEY}-alice"
 CONTENT = "canary-content"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lmtool.lmtp.client import LmtpClient
-from tests.lmtp.harness import until
+from lmtool.protocol.lmtp.client import LmtpClient
+from tests.protocol.lmtp.harness import until
 from tests.serving.keyed_wires import MODEL, POOL, WIRES, http, keyed_server, lmtp
 from tests.serving.test_api_keys import KEY, key
 

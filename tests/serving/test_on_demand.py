@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.access.keyed_models import keyed
-from lmtool.access.keys import Key, digest_of
-from lmtool.engine.config import EngineConfig
-from lmtool.errors import ModelLoadError, UnknownModelError
+from lmtool.core.errors import ModelLoadError, UnknownModelError
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.net.access.keyed_models import keyed
+from lmtool.net.access.keys import Key, digest_of
 from lmtool.serving.composition import Loader, models_of
 from lmtool.serving.config import ModelsConfig, ServiceConfig
 from lmtool.serving.hub_cache import cached_snapshot, is_hub_name, weight_files
 from lmtool.serving.model_names import weight_bytes
 from lmtool.serving.on_demand import OnDemand
-from tests.access.test_keyed_models import asking
+from tests.net.access.test_keyed_models import asking
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 

@@ -22,21 +22,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from lmtool.access import stall
-from lmtool.access.bounded_reads import READ_BYTES
-from lmtool.access.forwarding import parse_proxies
-from lmtool.access.policy import AccessPolicy
-from lmtool.bench.soak.connection import PING, PONG, TEXT, frame
-from lmtool.http_api import http_protocol
-from lmtool.http_api.http_protocol import MAX_FRAMING_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
-from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.websocket_protocol import MAX_FRAGMENTS, WebSocketProtocol
+from lmtool.net.access import stall
+from lmtool.net.access.bounded_reads import READ_BYTES
+from lmtool.net.access.forwarding import parse_proxies
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.http import http_protocol
+from lmtool.protocol.http.http_protocol import MAX_FRAMING_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
+from lmtool.protocol.lmtp.config import ServerConfig
+from lmtool.protocol.lmtp.websocket_protocol import MAX_FRAGMENTS, WebSocketProtocol
 from lmtool.serving.service import http_server
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.matching import Matcher
 from lmtool.trace.pace import Pace
 from lmtool.trace.player import Player
 from lmtool.trace.proxy import Proxy, Target
+from tests.lab.soak.connection import PING, PONG, TEXT, frame
 from tests.trace.test_player import STREAM
 
 KEY = "correct-horse"

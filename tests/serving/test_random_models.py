@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import lmtool
-from lmtool.engine.config import EngineConfig
-from lmtool.engine.random_model import SHAPES
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.engine.random_model import SHAPES
+from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.serving.config import ModelsConfig, ServiceConfig
 from lmtool.serving.model_names import served
-from lmtool.tiny.path import MODEL_DIR
 from tests.serving.running import running
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.backends.registry import BackendConfig
-from lmtool.engine.config import EngineConfig
-from lmtool.engine.cpu.library import Kernels, find_kernels
-from lmtool.errors import ResourceError, UsageError
+from lmtool.core.errors import ResourceError, UsageError
+from lmtool.inference.backends.registry import BackendConfig
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.engine.cpu.library import Kernels, find_kernels
 from lmtool.serving.config import ModelsConfig, ReplicasConfig, ServiceConfig
 from lmtool.serving.replicas import commands, device_groups, parse_layout
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 from lmtool.serving.config import LifeConfig, ServingConfig
 from lmtool.serving.run import SWITCH_SECONDS, ReadyFile, attempt, emit_warnings, first, make_console, run
-from lmtool.terminal import Output
+from lmtool.settings.terminal import Output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ def test_stdout_is_written_to_unless_it_is_the_wire(capfd: pytest.CaptureFixture
 def test_warnings_of_the_rooms_become_lines() -> None:
     """A sentence with the error's kind; no traceback."""
     told: list[Event] = []
-    log = logging.getLogger("lmtool.engine.something")
+    log = logging.getLogger("lmtool.inference.engine.something")
     with emit_warnings(told.append, debug=False):
         log.warning("%s is slow", "gpt2")
         log.error("loading failed", exc_info=ValueError("no bytes"))

@@ -14,13 +14,13 @@ import httpx2
 import pytest
 
 import lmtool
-from lmtool.backends.registry import BackendConfig
-from lmtool.engine.config import EngineConfig
-from lmtool.errors import FileError
-from lmtool.gateway.config_reader import parse
+from lmtool.core.errors import FileError
+from lmtool.gateway.pools.config_reader import parse
+from lmtool.inference.backends.registry import BackendConfig
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.serving.config import ModelsConfig, PoolsConfig, ReplicasConfig, ServiceConfig
 from lmtool.serving.replicas import commands
-from lmtool.tiny.path import MODEL_DIR
 from tests.serving.running import running
 
 LIMIT = 7

@@ -13,18 +13,18 @@ import httpx2
 import openai
 import pytest
 
-from lmtool.errors import ConnectError, ModelLoadError, UsageError
-from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.config import ServerConfig
+from lmtool.core.errors import ConnectError, ModelLoadError, UsageError
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.protocol.lmtp.client import LmtpClient
+from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.config import HttpConfig, ModelsConfig, ServiceConfig
 from lmtool.serving.service import Service
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams
 from tests.serving.running import opened, running
 
 if TYPE_CHECKING:
-    from lmtool.telemetry.request_log import RequestLog
-    from lmtool.types import LoadProgress
+    from lmtool.core.types import LoadProgress
+    from lmtool.net.telemetry.request_log import RequestLog
 
 STORIES = str(Path(__file__).parents[1] / "data/stories260K")
 

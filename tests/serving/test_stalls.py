@@ -17,23 +17,23 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from lmtool.access.stall import StallTimer
-from lmtool.evergreen.codec import encode_json, pack_struct
-from lmtool.evergreen.messages import SessionMessage, TargetSpec
-from lmtool.evergreen.server import EvergreenServer
-from lmtool.gateway.config_reader import parse
-from lmtool.http_api import http_protocol
-from lmtool.interfaces import Sink, StreamHandle
-from lmtool.lmtp import websocket_protocol
-from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.config import ServerConfig
+from lmtool.core.interfaces import Sink, StreamHandle
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.gateway.pools.config_reader import parse
+from lmtool.net.access.stall import StallTimer
+from lmtool.protocol.evergreen.codec import encode_json, pack_struct
+from lmtool.protocol.evergreen.messages import SessionMessage, TargetSpec
+from lmtool.protocol.evergreen.server import EvergreenServer
+from lmtool.protocol.http import http_protocol
+from lmtool.protocol.lmtp import websocket_protocol
+from lmtool.protocol.lmtp.client import LmtpClient
+from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.config import ListenConfig, ModelsConfig, PoolsConfig, ServiceConfig
 from lmtool.serving.listening import bind
 from lmtool.serving.service import Service
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams
-from tests.evergreen.harness import action, leaf
-from tests.lmtp.harness import PATIENCE, masked, until
+from tests.protocol.evergreen.harness import action, leaf
+from tests.protocol.lmtp.harness import PATIENCE, masked, until
 from tests.serving.keyed_wires import MODEL, POOLS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 import lmtool
-from lmtool.errors import LmtoolError
-from lmtool.guide.unique_names import UniqueNames
+from lmtool.core.errors import LmtoolError
+from lmtool.inference.guide.unique_names import UniqueNames
 from lmtool.serving.config import ServiceConfig
 from tests.serving.faulty_server import break_names
 from tests.serving.running import running

@@ -11,17 +11,17 @@ import aiohttp
 import pytest
 
 import lmtool
-from lmtool.access.keys import KeyRing
-from lmtool.engine.plan import Plan
-from lmtool.errors import LmtoolError
-from lmtool.gateway import other_apis
-from lmtool.lmtp.client import LmtpClient
+from lmtool.core.errors import LmtoolError
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.gateway.pools import other_apis
+from lmtool.inference.engine.plan import Plan
+from lmtool.net.access.keys import KeyRing
+from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.serving.config import ModelsConfig, ServiceConfig
 from lmtool.serving.health import routes
-from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams
-from tests.access.knocking import POLICY
-from tests.lmtp.harness import PATIENCE, until
+from tests.net.access.knocking import POLICY
+from tests.protocol.lmtp.harness import PATIENCE, until
 from tests.serving.keyed_wires import MODEL, OTHER, POOL, KeyedServer, http, keyed_server
 from tests.serving.test_every_route import places, serving
 

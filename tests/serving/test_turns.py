@@ -12,17 +12,17 @@ import aiohttp
 import pytest
 
 from lmtool.api import session
-from lmtool.engine.config import EngineConfig
-from lmtool.engine.plan import Plan
-from lmtool.engine.sequence import Sequence
-from lmtool.evergreen.client import Session
-from lmtool.evergreen.messages import ChunkMetadata
-from lmtool.gateway.config_reader import parse
-from lmtool.lmtp.client import LmtpClient
+from lmtool.core.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
+from lmtool.gateway.pools.config_reader import parse
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.engine.plan import Plan
+from lmtool.inference.engine.sequence import Sequence
+from lmtool.protocol.evergreen.client import Session
+from lmtool.protocol.evergreen.messages import ChunkMetadata
+from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.serving.config import PoolsConfig, ServiceConfig
 from lmtool.serving.service import Service
-from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
-from tests.lmtp.harness import until
+from tests.protocol.lmtp.harness import until
 from tests.serving.running import running
 
 POOL = "pools:\n  - id: pool\n    overridable: [maxTokens]\n    models:\n      - {id: own, local: {}}\n"

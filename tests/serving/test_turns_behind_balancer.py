@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from lmtool.access.caller import Callers
-from lmtool.access.forwarding import parse_proxies
-from lmtool.access.key_file import parse_keys
-from lmtool.access.policy import AccessPolicy
-from lmtool.engine.plan import Plan
-from lmtool.lmtp.client import LmtpClient
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.inference.engine.plan import Plan
+from lmtool.net.access.caller import Callers
+from lmtool.net.access.forwarding import parse_proxies
+from lmtool.net.access.key_file import parse_keys
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
 from lmtool.serving.listening import bind
 from lmtool.serving.service import Service
-from lmtool.types import GenerateRequest, SamplingParams
 from tests.conftest import STORIES
-from tests.lmtp.harness import until
+from tests.protocol.lmtp.harness import until
 from tests.serving.running import opened
 
 KEYS = '[[keys]]\nname = "many"\nkey = "many"\n[[keys]]\nname = "one"\nkey = "one"\n'

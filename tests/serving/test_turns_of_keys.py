@@ -8,10 +8,10 @@ import aiohttp
 import pytest
 
 import lmtool
-from lmtool.engine.plan import Plan
-from lmtool.lmtp.client import LmtpClient
-from lmtool.types import GenerateRequest, SamplingParams
-from tests.lmtp.harness import until
+from lmtool.core.types import GenerateRequest, SamplingParams
+from lmtool.inference.engine.plan import Plan
+from lmtool.protocol.lmtp.client import LmtpClient
+from tests.protocol.lmtp.harness import until
 from tests.serving.keyed_wires import MODEL, POOL, keyed_server
 
 KEYS = '[[keys]]\nname = "many"\nkey = "many"\n[[keys]]\nname = "one"\nkey = "one"\n'

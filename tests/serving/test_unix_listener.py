@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.errors import ResourceError, UsageError
+from lmtool.core.errors import ResourceError, UsageError
 from lmtool.serving.config import ListenConfig
 from lmtool.serving.listening import bind, explain, parse_listen, url
 from lmtool.serving.unix_listener import listen_at

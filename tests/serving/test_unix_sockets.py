@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 
 import lmtool as lmtool_package
-from tests.access.knocking import KEY
 from tests.cli.test_keys import CLIENTS
 from tests.conftest import STORIES
+from tests.net.access.knocking import KEY
 
 if TYPE_CHECKING:
     from tests.conftest import Run, ServerProcess, StartServer

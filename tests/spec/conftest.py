@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.interfaces import TokenModel
-from tests.lmtp.harness import Served, Wire, serving, wire
+from lmtool.core.interfaces import TokenModel
+from tests.protocol.lmtp.harness import Served, Wire, serving, wire
 from tests.scripted_model import ScriptedModel
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
@@ -52,7 +52,7 @@ def stories() -> Iterator[TokenModel]:
     """The stories model: a Llama with 512 tokens, bos and eos 1, that computes in float32."""
     import torch
 
-    from lmtool.engine.config import EngineConfig
+    from lmtool.inference.engine.config import EngineConfig
     from lmtool.serving.composition import Loader
 
     threads = torch.get_num_threads()

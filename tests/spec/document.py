@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import lmtool.lmtp
+import lmtool.protocol.lmtp
 
-SPEC = (Path(lmtool.lmtp.__path__[0]) / "SPEC.md").read_text()
+SPEC = (Path(lmtool.protocol.lmtp.__path__[0]) / "SPEC.md").read_text()
 
 
 def section(start: str) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 from tokenizers import Tokenizer
 from websockets.asyncio.client import connect
 
-import lmtool.lmtp
-from lmtool.tiny.path import MODEL_DIR
+import lmtool.protocol.lmtp
+from lmtool.inference.tiny.path import MODEL_DIR
 from tests.spec.transcripts import ANY, ANY_TOKENS, TRANSCRIPT, Answers, expected, matches
 
-DOCUMENT = Path(lmtool.lmtp.__file__).parent / "SPEC.md"
+DOCUMENT = Path(lmtool.protocol.lmtp.__file__).parent / "SPEC.md"
 IDS = re.compile(r'("(?:prompt|scored|generated)": \[)([\d, ]+)\]')
 
 

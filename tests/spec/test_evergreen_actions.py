@@ -7,15 +7,22 @@ import itertools
 
 import pytest
 
-from lmtool.evergreen.actions import ActionCall, ActionType, Port
-from lmtool.evergreen.codec import pack_struct
-from lmtool.evergreen.messages import AnyMessage, Chunk, ChunkMetadata, NodeFragment, SessionMessage, TargetSpec
-from lmtool.evergreen.session import Session
-from lmtool.evergreen.status import Abort, Status
-from tests.evergreen.harness import action, leaf, parent, registry, session
-from tests.evergreen.models import Only
-from tests.evergreen.models import session as model_session
-from tests.evergreen.sessions import fed, leaves, refused, value
+from lmtool.protocol.evergreen.actions import ActionCall, ActionType, Port
+from lmtool.protocol.evergreen.codec import pack_struct
+from lmtool.protocol.evergreen.messages import (
+    AnyMessage,
+    Chunk,
+    ChunkMetadata,
+    NodeFragment,
+    SessionMessage,
+    TargetSpec,
+)
+from lmtool.protocol.evergreen.session import Session
+from lmtool.protocol.evergreen.status import Abort, Status
+from tests.protocol.evergreen.harness import action, leaf, parent, registry, session
+from tests.protocol.evergreen.models import Only
+from tests.protocol.evergreen.models import session as model_session
+from tests.protocol.evergreen.sessions import fed, leaves, refused, value
 
 ASK = action("UPPER", {"text": "in"}, {"text": "out"})
 

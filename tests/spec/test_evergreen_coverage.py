@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import lmtool.evergreen
+import lmtool.protocol.evergreen
 
-SPEC = (Path(lmtool.evergreen.__path__[0]) / "SPEC.md").read_text()
+SPEC = (Path(lmtool.protocol.evergreen.__path__[0]) / "SPEC.md").read_text()
 RULES = re.findall(r"^\*\*(EVG-\d+)\*\* \((?:must|follows|settled)\) ", SPEC, re.MULTILINE)
 LEADING_IDS = re.compile(r"^(EVG-\d+(?:, EVG-\d+)*): ")
 TESTS = {

@@ -7,12 +7,12 @@ import itertools
 
 import pytest
 
-from lmtool.evergreen.config import SessionLimits
-from lmtool.evergreen.messages import Chunk, ChunkMetadata, NodeFragment, SessionMessage
-from lmtool.evergreen.session import Session
-from lmtool.evergreen.status import Abort, Status
-from tests.evergreen.harness import action, leaf, parent
-from tests.evergreen.sessions import fed, leaves, refused, value
+from lmtool.protocol.evergreen.config import SessionLimits
+from lmtool.protocol.evergreen.messages import Chunk, ChunkMetadata, NodeFragment, SessionMessage
+from lmtool.protocol.evergreen.session import Session
+from lmtool.protocol.evergreen.status import Abort, Status
+from tests.protocol.evergreen.harness import action, leaf, parent
+from tests.protocol.evergreen.sessions import fed, leaves, refused, value
 
 FIRST = leaf("a", "jam ", continued=True)
 SECOND = leaf("a", "dough", 1, continued=True)

@@ -7,17 +7,17 @@ import itertools
 
 import pytest
 
-from lmtool.errors import ConnectError
-from lmtool.evergreen.actions import ActionCall, ActionType, Port
-from lmtool.evergreen.codec import decode
-from lmtool.evergreen.config import SessionLimits
-from lmtool.evergreen.connection import Connection
-from lmtool.evergreen.messages import ChunkMetadata, SessionMessage
-from lmtool.evergreen.session import ActionReceived, Session
-from lmtool.evergreen.status import Abort, Status
-from tests.evergreen.harness import action, leaf, parent, registry, session
-from tests.evergreen.in_process import in_process
-from tests.evergreen.sessions import fed, leaves
+from lmtool.core.errors import ConnectError
+from lmtool.protocol.evergreen.actions import ActionCall, ActionType, Port
+from lmtool.protocol.evergreen.codec import decode
+from lmtool.protocol.evergreen.config import SessionLimits
+from lmtool.protocol.evergreen.connection import Connection
+from lmtool.protocol.evergreen.messages import ChunkMetadata, SessionMessage
+from lmtool.protocol.evergreen.session import ActionReceived, Session
+from lmtool.protocol.evergreen.status import Abort, Status
+from tests.protocol.evergreen.harness import action, leaf, parent, registry, session
+from tests.protocol.evergreen.in_process import in_process
+from tests.protocol.evergreen.sessions import fed, leaves
 
 ASK = action("UPPER", {"text": "in"}, {"text": "out"})
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.messages import EXTENSIONS
-from lmtool.text.tokenizer import load_tokenizer
-from tests.lmtp.harness import conversation, serving, until, wire
+from lmtool.inference.text.tokenizer import load_tokenizer
+from lmtool.protocol.lmtp.config import ServerConfig
+from lmtool.protocol.lmtp.messages import EXTENSIONS
+from tests.protocol.lmtp.harness import conversation, serving, until, wire
 from tests.scripted_model import ScriptedModel, prompt_ids
 from tests.spec.conftest import STORIES
 

@@ -10,10 +10,10 @@ from typing import get_args
 
 import pytest
 
-import lmtool.lmtp
-from lmtool.conformance.case import Role, cases
+import lmtool.protocol.lmtp
+from lmtool.measure.conformance.case import Role, cases
 
-SPEC = Path(lmtool.lmtp.__path__[0]) / "SPEC.md"
+SPEC = Path(lmtool.protocol.lmtp.__path__[0]) / "SPEC.md"
 RULE = re.compile(r"^\*\*([A-Z]+-\d+)\*\* \((must|compat|beyond)\) ", re.MULTILINE)
 RULES = [name for name, _ in RULE.findall(SPEC.read_text())]
 LEADING_IDS = re.compile(r"^([A-Z]+-\d+(?:, [A-Z]+-\d+)*): ")

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from lmtool.errors import ConnectError, kind_of
-from lmtool.lmtp.client_session import ClientSession
-from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.messages import RequestFailed
-from lmtool.types import GenerateRequest
-from tests.lmtp.harness import conversation
+from lmtool.core.errors import ConnectError, kind_of
+from lmtool.core.types import GenerateRequest
+from lmtool.protocol.lmtp.client_session import ClientSession
+from lmtool.protocol.lmtp.config import ServerConfig
+from lmtool.protocol.lmtp.messages import RequestFailed
+from tests.protocol.lmtp.harness import conversation
 from tests.scripted_model import ScriptedModel, tokens_of
 from tests.spec.document import section
 

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.messages import EXTENSIONS
-from lmtool.types import LoadProgress
-from tests.lmtp.harness import conversation, serving, wire
+from lmtool.core.types import LoadProgress
+from lmtool.protocol.lmtp.config import ServerConfig
+from lmtool.protocol.lmtp.messages import EXTENSIONS
+from tests.protocol.lmtp.harness import conversation, serving, wire
 from tests.scripted_model import ScriptedModel
 from tests.spec.document import section
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lmtool.lmtp import codec
-from lmtool.lmtp.client_session import ClientSession
-from lmtool.lmtp.messages import Tokens, UnknownMessage
-from lmtool.types import GenerateRequest, TokenOutput
+from lmtool.core.types import GenerateRequest, TokenOutput
+from lmtool.protocol.lmtp import codec
+from lmtool.protocol.lmtp.client_session import ClientSession
+from lmtool.protocol.lmtp.messages import Tokens, UnknownMessage
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from lmtool.engine.config import EngineConfig
-from lmtool.lmtp.messages import ModelInfoRequest
-from lmtool.lmtp.server_session import ServerSession
+from lmtool.core.types import ModelInfo
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.protocol.lmtp.messages import ModelInfoRequest
+from lmtool.protocol.lmtp.server_session import ServerSession
 from lmtool.serving.composition import Loader
-from lmtool.types import ModelInfo
-from tests.lmtp.harness import serving, until, wire
+from tests.protocol.lmtp.harness import serving, until, wire
 from tests.spec.conftest import STORIES
 
 BOS = 1
@@ -335,7 +335,7 @@ async def test_names_come_once(real):
 
 async def test_finished_answers_are_validated(real, monkeypatch):
     """GEN-13: what is whole and not valid ends with an error after its tokens, and never with `stop`."""
-    monkeypatch.setattr("lmtool.guide.json_validation._object", lambda members: {"a": len(members)})
+    monkeypatch.setattr("lmtool.inference.guide.json_validation._object", lambda members: {"a": len(members)})
     held = {"json": {"type": "object", "properties": {"a": {"const": 5}}, "required": ["a"]}}
     held["json"]["additionalProperties"] = False
     entries = await generate(real, prompt="Once", max_tokens=30, constraint=held, lmtp=1)

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from lmtool.lmtp.answer_payloads import LEAST_LOGPROB
-from lmtool.lmtp.server_session import ServerSession
-from lmtool.types import TokenOutput
+from lmtool.core.types import TokenOutput
+from lmtool.protocol.lmtp.answer_payloads import LEAST_LOGPROB
+from lmtool.protocol.lmtp.server_session import ServerSession
 
 PROMPT = [1, 403, 407, 261, 378]
 

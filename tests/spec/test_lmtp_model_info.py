@@ -7,16 +7,16 @@ import re
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from lmtool.access.caller import Callers
-from lmtool.access.keyed_models import keyed
-from lmtool.access.keys import Key, KeyRing, Limits, digest_of
-from lmtool.access.policy import AccessPolicy
-from lmtool.engine.model_manager import ModelManager
-from lmtool.errors import ModelLoadError, UnknownModelError
-from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.config import ServerConfig
-from tests.engine.shelf import Shelf, named, until
-from tests.lmtp.harness import serving, wire
+from lmtool.core.errors import ModelLoadError, UnknownModelError
+from lmtool.inference.engine.model_manager import ModelManager
+from lmtool.net.access.caller import Callers
+from lmtool.net.access.keyed_models import keyed
+from lmtool.net.access.keys import Key, KeyRing, Limits, digest_of
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.lmtp.client import LmtpClient
+from lmtool.protocol.lmtp.config import ServerConfig
+from tests.inference.engine.shelf import Shelf, named, until
+from tests.protocol.lmtp.harness import serving, wire
 from tests.scripted_model import ScriptedModel
 
 

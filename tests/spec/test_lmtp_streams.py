@@ -2,8 +2,8 @@
 
 import pytest
 
-from lmtool.lmtp.config import ServerConfig
-from tests.lmtp.harness import conversation, serving, wire
+from lmtool.protocol.lmtp.config import ServerConfig
+from tests.protocol.lmtp.harness import conversation, serving, wire
 from tests.scripted_model import ScriptedModel, tokens_of
 
 

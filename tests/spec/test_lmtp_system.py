@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from lmtool.engine.config import EngineConfig
-from lmtool.interfaces import QueuePlace
-from lmtool.lmtp import hold_ups
-from lmtool.lmtp.connection import Connection
-from lmtool.lmtp.hold_ups import HoldUp
-from lmtool.lmtp.plugs import Plugs
+from lmtool.core.interfaces import QueuePlace
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.protocol.lmtp import hold_ups
+from lmtool.protocol.lmtp.connection import Connection
+from lmtool.protocol.lmtp.hold_ups import HoldUp
+from lmtool.protocol.lmtp.plugs import Plugs
 from lmtool.serving.composition import Loader
-from tests.lmtp.harness import conversation, ends, serving, split, until, wire
+from tests.protocol.lmtp.harness import conversation, ends, serving, split, until, wire
 from tests.scripted_model import ScriptedModel
 from tests.spec.conftest import STORIES
 
@@ -21,7 +21,7 @@ LONG = '"prompt": [1, 403], "max_tokens": 450, "ignore_eos": true, "top_logprobs
 @pytest.fixture
 def often(monkeypatch):
     """A hundred looks where there would be one."""
-    monkeypatch.setattr("lmtool.lmtp.connection.TICK", hold_ups.TICK / 100)
+    monkeypatch.setattr("lmtool.protocol.lmtp.connection.TICK", hold_ups.TICK / 100)
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ async def test_models_without_ids():
     """TXT-5: entries of a pool have text and no ids, with tokens by their bytes and tool calls where there are any."""
     from dataclasses import replace
 
-    from lmtool.lmtp import answer_payloads
-    from lmtool.types import NamedToken, TokenOutput, ToolCallPart
+    from lmtool.core.types import NamedToken, TokenOutput, ToolCallPart
+    from lmtool.protocol.lmtp import answer_payloads
 
     token = NamedToken("é".encode()[:1], -0.5, ((b"a", -0.5), (b"b", -1.5)))
     sent = TokenOutput("1", text="", named_tokens=(token,), tool_calls=(ToolCallPart(0, "c1", "weather", "{"),))
@@ -73,9 +73,9 @@ async def test_seams():
     """TXT-6: the first entry behind the place where another member went on tells it, whatever else the entry has."""
     from dataclasses import replace
 
-    from lmtool.lmtp import answer_payloads
-    from lmtool.seam import Seam
-    from lmtool.types import NamedToken, TokenOutput, Usage
+    from lmtool.core.seam import Seam
+    from lmtool.core.types import NamedToken, TokenOutput, Usage
+    from lmtool.protocol.lmtp import answer_payloads
 
     seam = {"at": 10, "before": "main", "after": "backup"}
     plain = TokenOutput("1", text="time", seam=Seam(10, "main", "backup"))
@@ -89,8 +89,8 @@ async def test_seams():
 
 async def test_thoughts_on_the_wire():
     """TXT-7: an entry of a thought has `reasoning`, and the usage its tokens; without the field nothing is new."""
-    from lmtool.lmtp import answer_payloads
-    from lmtool.types import NamedToken, TokenOutput, Usage
+    from lmtool.core.types import NamedToken, TokenOutput, Usage
+    from lmtool.protocol.lmtp import answer_payloads
 
     thought = TokenOutput("1", 5, -0.5, (), "", reasoning="Hm")
     last = TokenOutput("1", 6, -0.5, (), ".", finish_reason="stop", usage=Usage(1, 2, 0, 1))
@@ -109,7 +109,7 @@ async def test_thoughts_on_the_wire():
 @pytest.mark.parametrize("given", [True, False, {}, {"budget": 0}, {"budget": 5, "prefill": "No"}])
 async def test_reasoning_of_a_request(client, scripted, given):
     """TXT-7: a switch, or an object with budget and prefill; false is nothing. So is a turn's thought taken."""
-    from lmtool.reasoning import Reasoning
+    from lmtool.core.reasoning import Reasoning
 
     said = {"role": "assistant", "content": "No", "reasoning": "Hm"}
     await ask(client, messages=[said], max_tokens=1, reasoning=given)

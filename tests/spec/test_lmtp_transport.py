@@ -8,13 +8,13 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from lmtool.access.policy import AccessPolicy
-from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.plugs import Plugs
-from lmtool.lmtp.server import LmtpServer
-from tests.access.knocking import KEY, POLICY, REFUSED, Knock, http_answer, socket_status
-from tests.lmtp.harness import PATIENCE, Wire, masked, serving, silent_client, wire
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.lmtp.client import LmtpClient
+from lmtool.protocol.lmtp.config import ServerConfig
+from lmtool.protocol.lmtp.plugs import Plugs
+from lmtool.protocol.lmtp.server import LmtpServer
+from tests.net.access.knocking import KEY, POLICY, REFUSED, Knock, http_answer, socket_status
+from tests.protocol.lmtp.harness import PATIENCE, Wire, masked, serving, silent_client, wire
 from tests.scripted_model import tokens_of
 
 

@@ -8,15 +8,15 @@ import time
 import pytest
 from websockets.asyncio.client import unix_connect
 
-from lmtool.access.caller import Callers
-from lmtool.access.keys import Key, KeyRing, digest_of
-from lmtool.access.policy import AccessPolicy
-from lmtool.lmtp.messages import EXTENSIONS
+from lmtool.net.access.caller import Callers
+from lmtool.net.access.keys import Key, KeyRing, digest_of
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.lmtp.messages import EXTENSIONS
 from lmtool.trace import traffic
 from lmtool.trace.codec import event_from
 from lmtool.trace.events import Close, Frame, Open
 from lmtool.trace.server_tap import ServerTap
-from tests.lmtp.harness import PATIENCE, Wire, serving, wire
+from tests.protocol.lmtp.harness import PATIENCE, Wire, serving, wire
 from tests.scripted_model import ScriptedModel
 
 ASK = 'WATCH {"stream_id": "w", "lmtp": 1}'
@@ -135,7 +135,7 @@ async def nothing_but(client):
 async def test_nobody_waits(monkeypatch):
     """WAT-3: a client that watches and does not read loses the oldest events and is told how many; nobody waits."""
     monkeypatch.setattr(traffic, "MAX_BYTES", 3000)
-    monkeypatch.setattr("lmtool.lmtp.watching.ANSWER_BYTES", 1000)
+    monkeypatch.setattr("lmtool.protocol.lmtp.watching.ANSWER_BYTES", 1000)
     tap, notified = ServerTap(None, time.monotonic), []
     tap.opened(7, "")
     tap.opened(8, "")

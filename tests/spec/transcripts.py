@@ -8,7 +8,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 
-from tests.lmtp.harness import split
+from tests.protocol.lmtp.harness import split
 
 TRANSCRIPT = re.compile(r"^```lmtp\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ANY = "\N{HORIZONTAL ELLIPSIS}"

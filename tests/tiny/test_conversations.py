@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from lmtool.http_api.tools.feed import ScriptedReader
-from lmtool.http_api.tools.formats import hermes
-from lmtool.tiny.recipe.arithmetic import TOO_FAR, count_and_back
-from lmtool.tiny.recipe.copying import (
+from lmtool.protocol.http.tools.feed import ScriptedReader
+from lmtool.protocol.http.tools.formats import hermes
+from tests.tiny.recipe.arithmetic import TOO_FAR, count_and_back
+from tests.tiny.recipe.copying import (
     changed_record,
     fields_record,
     introduction,
@@ -18,11 +18,11 @@ from lmtool.tiny.recipe.copying import (
     repeat,
     repeat_again,
 )
-from lmtool.tiny.recipe.corpus import short_turn
-from lmtool.tiny.recipe.facts import CAPITALS, and_of, capital, colour_of, opposite, several_more, sound
-from lmtool.tiny.recipe.grading import CALL, HONEST
-from lmtool.tiny.recipe.smalltalk import LANGUAGES, and_of_nowhere, foreign, made_up_place, opinion, two_jokes
-from lmtool.tiny.recipe.tools import by_schema, by_system, functions, with_tools
+from tests.tiny.recipe.corpus import short_turn
+from tests.tiny.recipe.facts import CAPITALS, and_of, capital, colour_of, opposite, several_more, sound
+from tests.tiny.recipe.grading import CALL, HONEST
+from tests.tiny.recipe.smalltalk import LANGUAGES, and_of_nowhere, foreign, made_up_place, opinion, two_jokes
+from tests.tiny.recipe.tools import by_schema, by_system, functions, with_tools
 
 SEEDS = range(150)
 

@@ -12,15 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from lmtool.text.chat_template import ChatTemplate
-from lmtool.tiny.path import MODEL_DIR
-from lmtool.tiny.recipe.corpus import conversation, document, documents, one_turn, short_turn
-from lmtool.tiny.recipe.document import CHAT_TEMPLATE, Chat, Plain, Turn
-from lmtool.tiny.recipe.grading import CALL
-from lmtool.tiny.recipe.phrasebook import FOLDER, Talk, items, lines, page, rows, table, talks, words
-from lmtool.tiny.recipe.phrasing import article, capitalised, fill, invent, join_list, sloppy, spin, unpunctuated
-from lmtool.tiny.recipe.tools import with_tools
-from lmtool.types import ChatMessage, ChatPrompt, ToolCall
+from lmtool.core.types import ChatMessage, ChatPrompt, ToolCall
+from lmtool.inference.text.chat_template import ChatTemplate
+from lmtool.inference.tiny.path import MODEL_DIR
+from tests.tiny.recipe.corpus import conversation, document, documents, one_turn, short_turn
+from tests.tiny.recipe.document import CHAT_TEMPLATE, Chat, Plain, Turn
+from tests.tiny.recipe.grading import CALL
+from tests.tiny.recipe.phrasebook import FOLDER, Talk, items, lines, page, rows, table, talks, words
+from tests.tiny.recipe.phrasing import (
+    article,
+    capitalised,
+    fill,
+    invent,
+    join_list,
+    sloppy,
+    spin,
+    unpunctuated,
+)
+from tests.tiny.recipe.tools import with_tools
 
 
 class TestMix:
@@ -146,7 +155,7 @@ e
 @pytest.fixture
 def example(tmp_path, monkeypatch) -> str:
     (tmp_path / "example.txt").write_text(EXAMPLE)
-    monkeypatch.setattr("lmtool.tiny.recipe.phrasebook.FOLDER", tmp_path)
+    monkeypatch.setattr("tests.tiny.recipe.phrasebook.FOLDER", tmp_path)
     return "example"
 
 

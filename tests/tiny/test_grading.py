@@ -7,9 +7,9 @@ from itertools import islice
 
 import pytest
 
-from lmtool.tiny.recipe.corpus import documents
-from lmtool.tiny.recipe.document import Chat
-from lmtool.tiny.recipe.grading import (
+from tests.tiny.recipe.corpus import documents
+from tests.tiny.recipe.document import Chat
+from tests.tiny.recipe.grading import (
     KINDS,
     Prompt,
     Reply,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from lmtool.tiny.path import MODEL_DIR
-from lmtool.tiny.recipe.categories import FIRST_PROMPTS, Case, Category, Result, categories, judge
-from lmtool.tiny.recipe.document import SPECIAL_TOKENS, TOOL_TOKENS
-from lmtool.tiny.recipe.evaluate import Answers
-from lmtool.tiny.recipe.grading import (
+from lmtool.inference.tiny.path import MODEL_DIR
+from tests.tiny.recipe.categories import FIRST_PROMPTS, Case, Category, Result, categories, judge
+from tests.tiny.recipe.document import SPECIAL_TOKENS, TOOL_TOKENS
+from tests.tiny.recipe.evaluate import Answers
+from tests.tiny.recipe.grading import (
     first_prompts,
     grade,
     shares,
@@ -25,7 +25,7 @@ from lmtool.tiny.recipe.grading import (
     two_hundred_records,
     two_hundred_stories,
 )
-from lmtool.tiny.recipe.tokenizer import SIZE, save_tokenizer, train_tokenizer
+from tests.tiny.recipe.tokenizer import SIZE, save_tokenizer, train_tokenizer
 
 LIMIT = 6_000_000
 """Bytes that the whole model may take: it travels with every installation."""

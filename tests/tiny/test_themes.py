@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from lmtool.tiny.recipe import arithmetic, smalltalk
-from lmtool.tiny.recipe.arithmetic import (
+from tests.tiny.recipe import arithmetic, smalltalk
+from tests.tiny.recipe.arithmetic import (
     Sum,
     ask,
     big_sum,
@@ -22,7 +22,7 @@ from lmtool.tiny.recipe.arithmetic import (
     small_sum,
     three_numbers,
 )
-from lmtool.tiny.recipe.copying import (
+from tests.tiny.recipe.copying import (
     any_record,
     completion,
     copying,
@@ -32,11 +32,30 @@ from lmtool.tiny.recipe.copying import (
     remembered_name,
     repeat,
 )
-from lmtool.tiny.recipe.facts import CAPITALS, EXPLANATIONS, GROUPS, KINDS, MEANINGS, OPPOSITES, capital, fact, several
-from lmtool.tiny.recipe.grading import HONEST, is_true
-from lmtool.tiny.recipe.phrasing import ANIMALS, CITIES, NAMES, THINGS, some_city, some_name, some_thing, some_topic
-from lmtool.tiny.recipe.plain import SAYINGS, plain, saying_turn
-from lmtool.tiny.recipe.smalltalk import (
+from tests.tiny.recipe.facts import (
+    CAPITALS,
+    EXPLANATIONS,
+    GROUPS,
+    KINDS,
+    MEANINGS,
+    OPPOSITES,
+    capital,
+    fact,
+    several,
+)
+from tests.tiny.recipe.grading import HONEST, is_true
+from tests.tiny.recipe.phrasing import (
+    ANIMALS,
+    CITIES,
+    NAMES,
+    THINGS,
+    some_city,
+    some_name,
+    some_thing,
+    some_topic,
+)
+from tests.tiny.recipe.plain import SAYINGS, plain, saying_turn
+from tests.tiny.recipe.smalltalk import (
     CHIT_CHAT,
     FAREWELL,
     GREETING,
@@ -50,7 +69,15 @@ from lmtool.tiny.recipe.smalltalk import (
     talk,
     unknown,
 )
-from lmtool.tiny.recipe.stories import poem_turn, request, sentence, sentence_turn, story, story_talk, story_turn
+from tests.tiny.recipe.stories import (
+    poem_turn,
+    request,
+    sentence,
+    sentence_turn,
+    story,
+    story_talk,
+    story_turn,
+)
 
 
 class TestArithmetic:

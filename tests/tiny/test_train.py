@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lmtool.tiny.recipe import train
-from lmtool.tiny.recipe.batches import Source, batches, part
-from lmtool.tiny.recipe.evaluate import continuations
-from lmtool.tiny.recipe.train import Run, Settings, orthogonal, prefers_bfloat16, settings_from
+from tests.tiny.recipe import train
+from tests.tiny.recipe.batches import Source, batches, part
+from tests.tiny.recipe.evaluate import continuations
+from tests.tiny.recipe.train import Run, Settings, orthogonal, prefers_bfloat16, settings_from
 
 
 @pytest.fixture(scope="module")

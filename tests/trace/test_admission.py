@@ -14,11 +14,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 import lmtool
-from lmtool.access.caller import Callers
-from lmtool.access.forwarding import parse_proxies
-from lmtool.access.key_file import parse_keys
-from lmtool.access.policy import AccessPolicy
-from lmtool.evergreen.status import Abort, Status
+from lmtool.net.access.caller import Callers
+from lmtool.net.access.forwarding import parse_proxies
+from lmtool.net.access.key_file import parse_keys
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.evergreen.status import Abort, Status
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Done, Event, Piece, Request, Response
 from lmtool.trace.exchanges import recorded_requests
@@ -26,7 +26,7 @@ from lmtool.trace.http_stream import Head, HttpStream, redirect_head
 from lmtool.trace.matching import Matcher
 from lmtool.trace.pace import Pace
 from lmtool.trace.player import Player
-from tests.evergreen.harness import action, leaf
+from tests.protocol.evergreen.harness import action, leaf
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.test_player import Playing, playing, request
 from tests.trace.test_proxy import proxy_to, raw_server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 from lmtool.trace.chaos import TROUBLES, Chaos, Trouble, parse
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Event, Frame, Request

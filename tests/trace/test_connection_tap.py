@@ -12,7 +12,7 @@ from websockets.frames import Close as CloseFrame
 from websockets.frames import Frame as WireFrame
 from websockets.frames import Opcode
 
-from lmtool.access.credentials import key_protocol
+from lmtool.net.access.credentials import key_protocol
 from lmtool.trace import connection_tap
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap, ResponseRecorder, _headers_by_name, _RequestRecorder
 from lmtool.trace.content import JsonText

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from lmtool.errors import AccessDeniedError, ConnectError
+from lmtool.core.errors import AccessDeniedError, ConnectError
 from lmtool.trace.content import JsonText
 from lmtool.trace.driver import AnswerCounts, Driver, client_actions
 from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
@@ -21,7 +21,7 @@ from lmtool.trace.matching import Matcher
 from lmtool.trace.pace import Pace
 from lmtool.trace.player import Player
 from lmtool.trace.proxy import parse_target
-from tests.access.knocking import KEY, POLICY
+from tests.net.access.knocking import KEY, POLICY
 from tests.trace.conftest import generate, token, tokens
 
 END = {"finish_reason": "length"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.errors import LmtoolError, UsageError
+from lmtool.core.errors import LmtoolError, UsageError
 from lmtool.trace.filter import LONGEST, parse
 
 

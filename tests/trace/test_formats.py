@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Done, Event, Frame, Message, Open, Piece, Request, Response, Vocab
 from lmtool.trace.formats import COLUMNS, FORMATS, as_asciicast, as_csv, as_har, as_lines, as_markdown, from_wire_log

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
-from lmtool.access.policy import AccessPolicy
-from lmtool.errors import ConnectError, UsageError
+from lmtool.core.errors import ConnectError, UsageError
+from lmtool.net.access.policy import AccessPolicy
 from lmtool.trace.events import Event
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.forwarding import FrameForwarder, forward_http
@@ -22,7 +22,7 @@ from lmtool.trace.matching import Matcher
 from lmtool.trace.pace import Pace
 from lmtool.trace.player import Player
 from lmtool.trace.proxy import parse_target
-from tests.access.knocking import KEY, LET_IN, POLICY, Knock, http_answer
+from tests.net.access.knocking import KEY, LET_IN, POLICY, Knock, http_answer
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.test_player import STREAM, playing, request
 

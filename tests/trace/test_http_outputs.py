@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.providers.answer_events import TokenUsage
+from lmtool.core.types import ToolCall
+from lmtool.protocol.providers.answer_events import TokenUsage
 from lmtool.trace.answers import Answers
 from lmtool.trace.content import JsonText
 from lmtool.trace.description import describe
 from lmtool.trace.events import Done, Piece, Request, Response
 from lmtool.trace.stream_events import OutputEvent, Stream, stream_of
-from lmtool.types import ToolCall
 from tests.fake_answers import Words, events
 
 if TYPE_CHECKING:
-    from lmtool.providers.answer_events import Api
+    from lmtool.protocol.providers.answer_events import Api
     from lmtool.trace.events import Event
 
 PATHS: dict[Api, str] = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lmtool.access.policy import AccessPolicy
+from lmtool.net.access.policy import AccessPolicy
 from lmtool.trace.http_server import UNREADABLE, preflight_answer, refusal_answer, refusal_of
 from lmtool.trace.http_stream import Head, HttpStream
 

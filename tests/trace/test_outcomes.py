@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.errors import FileError, UsageError
+from lmtool.core.errors import FileError, UsageError
 from lmtool.trace.outcomes import (
     KnownFailures,
     Outcome,

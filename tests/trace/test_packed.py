@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from lmtool.lmtp.frames import Entry
+from lmtool.protocol.lmtp.frames import Entry
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Event, Frame, Piece, Request, Response
 from lmtool.trace.exchanges import Recording

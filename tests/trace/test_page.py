@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 from lmtool.trace import page
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Event, Frame, Vocab

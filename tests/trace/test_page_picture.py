@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from rich.cells import cell_len
 
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 from lmtool.trace import page_picture
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Frame

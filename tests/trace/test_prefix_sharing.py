@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lmtool.streams import stream
+from lmtool.core.streams import stream
+from lmtool.core.types import GenerateRequest, SamplingParams
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Done, Frame, Piece, Request, Response, Vocab
 from lmtool.trace.prefix_sharing import SharedPrefix, shared_prefixes
 from lmtool.trace.prefix_words import as_json, sentences, summary
-from lmtool.types import GenerateRequest, SamplingParams
-from tests.http_api.thinking import scripted
+from tests.protocol.http.thinking import scripted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lmtool.trace.events import Event
-    from tests.http_api.thinking import Scripted
+    from tests.protocol.http.thinking import Scripted
 
 SYSTEM = "You are an agent of many words. " * 8
 WORDS = {1: "<|user|>", 2: "Hi", 3: "<|assistant|>", 4: "yes", 5: "no"}

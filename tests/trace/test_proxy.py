@@ -16,20 +16,20 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request as Handshake
 from websockets.http11 import Response as Answer
 
-from lmtool.access.outgoing import key_in
-from lmtool.access.policy import AccessPolicy
-from lmtool.errors import UsageError
-from lmtool.evergreen.codec import encode, encode_json
-from lmtool.evergreen.messages import SessionMessage
-from lmtool.evergreen.server import EvergreenServer, Plugs
+from lmtool.core.errors import UsageError
+from lmtool.net.access.outgoing import key_in
+from lmtool.net.access.policy import AccessPolicy
+from lmtool.protocol.evergreen.codec import encode, encode_json
+from lmtool.protocol.evergreen.messages import SessionMessage
+from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
 from lmtool.trace.driver import Driver, client_actions
 from lmtool.trace.events import Close, Drop, Event, Frame, Message, Open, Piece, Request, Response
 from lmtool.trace.proxy import Proxy, Target, parse_target
 from lmtool.trace.sessions import session_actions
-from tests.access.knocking import KEY, LET_IN, POLICY, REFUSED, http_answer, socket_status
-from tests.evergreen.harness import leaf, registry
-from tests.evergreen.test_websocket import ASK, closing, value
-from tests.lmtp.harness import listening
+from tests.net.access.knocking import KEY, LET_IN, POLICY, REFUSED, http_answer, socket_status
+from tests.protocol.evergreen.harness import leaf, registry
+from tests.protocol.evergreen.test_websocket import ASK, closing, value
+from tests.protocol.lmtp.harness import listening
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

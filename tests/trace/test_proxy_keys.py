@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import InvalidStatus
 
-from lmtool.access.credentials import key_protocol
+from lmtool.net.access.credentials import key_protocol
 from lmtool.trace.events import Close, Done, Piece, Request
 from lmtool.trace.header import Header
 from lmtool.trace.proxy import parse_target

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Blob, Frame, Remark
 from lmtool.trace.reader import BLOCK, Lines, TraceReader

@@ -12,16 +12,16 @@ import httpx2
 import pytest
 from websockets.sync.client import connect
 
-from lmtool.access.credentials import key_protocol
-from lmtool.errors import FileError, ResourceError
-from lmtool.terminal import Output
+from lmtool.core.errors import FileError, ResourceError
+from lmtool.net.access.credentials import key_protocol
+from lmtool.settings.terminal import Output
 from lmtool.trace.events import Close, Drop, Event, Frame, Open, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.record_session import record_session
 from lmtool.trace.statistics import TraceFigures
-from tests.access.knocking import KEY
 from tests.conftest import STORIES
+from tests.net.access.knocking import KEY
 
 
 def events_of(path: Path) -> list[Event]:

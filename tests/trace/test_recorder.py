@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Blob, Close, Event, Frame, Open, Remark, Request, Vocab
 from lmtool.trace.header import Header

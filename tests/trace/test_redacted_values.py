@@ -17,8 +17,8 @@ from websockets.asyncio.client import connect
 
 import lmtool
 from lmtool.cli.trace.files import write_trace
-from lmtool.text.tokenizer import load_tokenizer
-from lmtool.tiny.path import MODEL_DIR
+from lmtool.inference.text.tokenizer import load_tokenizer
+from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.trace.answers import Answers
 from lmtool.trace.content import JsonText
 from lmtool.trace.editing import redacted
@@ -31,7 +31,7 @@ from lmtool.trace.stream_events import OutputEvent, stream_of
 from lmtool.trace.writer import TraceWriter
 from tests.cli.test_gateway import program
 from tests.fake_upstream import HELLO, Behaviour, FakeUpstream
-from tests.gateway.running import member, pool
+from tests.gateway.pools.running import member, pool
 from tests.trace.test_proxy import proxy_to
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.errors import UsageError
+from lmtool.core.errors import UsageError
 from lmtool.trace.codec import write_event
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Close, Drop, Event, Frame, Message, Open, Request, Response, Turn, Vocab

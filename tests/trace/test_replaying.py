@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lmtool.errors import FileError, UsageError
+from lmtool.core.errors import FileError, UsageError
 from lmtool.trace.content import JsonText
 from lmtool.trace.diff import Tolerance
 from lmtool.trace.events import Event, Frame, Open, Request, Vocab
@@ -79,9 +79,9 @@ def sampled(served_logprob: float) -> list[Event]:
 
 async def test_what_was_sampled_is_scored(served: str) -> None:
     """A drawn stream is checked by the server's score of its tokens: off by 0.01 is found; other tokens are not."""
-    from lmtool.lmtp.client import LmtpClient
-    from lmtool.streams import stream
-    from lmtool.types import ScoreRequest
+    from lmtool.core.streams import stream
+    from lmtool.core.types import ScoreRequest
+    from lmtool.protocol.lmtp.client import LmtpClient
 
     async with LmtpClient(served) as client:
         (scored,) = [one async for one in stream(client, ScoreRequest(1, tuple(STORY), (432,)))]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lmtool.errors import FileError
-from lmtool.lmtp import frames
+from lmtool.core.errors import FileError
+from lmtool.protocol.lmtp import frames
 from lmtool.trace import reader
 from lmtool.trace.events import Frame, Remark
 from lmtool.trace.reader import Ending, TraceReader

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import lmtool
-from lmtool.evergreen.client import Session
-from lmtool.evergreen.codec import json_value
-from lmtool.evergreen.messages import Action, SessionMessage
-from lmtool.evergreen.status import Abort, Status
+from lmtool.protocol.evergreen.client import Session
+from lmtool.protocol.evergreen.codec import json_value
+from lmtool.protocol.evergreen.messages import Action, SessionMessage
+from lmtool.protocol.evergreen.status import Abort, Status
 from lmtool.trace.events import Close, Event, Message
 from lmtool.trace.exchanges import recorded_requests
 from lmtool.trace.matching import Matcher, MatchMode, OnMiss
@@ -21,7 +21,7 @@ from lmtool.trace.pace import Pace
 from lmtool.trace.player import Player
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.sessions import session_actions
-from tests.evergreen.harness import action, leaf, parent
+from tests.protocol.evergreen.harness import action, leaf, parent
 
 RECORDING = Path(__file__).parents[2] / "recordings/evergreen_sessions.lmtp.jsonl"
 QUESTIONS = ("What is the capital of France?", "And of Spain?")

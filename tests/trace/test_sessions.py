@@ -13,11 +13,11 @@ from dataclasses import replace
 import pytest
 from websockets.asyncio.client import connect
 
-from lmtool.errors import UsageError
-from lmtool.evergreen.actions import ActionCall, ActionType, Port
-from lmtool.evergreen.codec import encode, encode_json, json_value, pack_struct
-from lmtool.evergreen.messages import AnyMessage, SessionMessage
-from lmtool.evergreen.server import EvergreenServer, Plugs
+from lmtool.core.errors import UsageError
+from lmtool.protocol.evergreen.actions import ActionCall, ActionType, Port
+from lmtool.protocol.evergreen.codec import encode, encode_json, json_value, pack_struct
+from lmtool.protocol.evergreen.messages import AnyMessage, SessionMessage
+from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
 from lmtool.trace.events import Event, Message
 from lmtool.trace.header import Header
 from lmtool.trace.mocking import replay_to_mock
@@ -26,9 +26,9 @@ from lmtool.trace.replaying import ReplayOptions, replay
 from lmtool.trace.server_tap import ServerTap
 from lmtool.trace.sessions import session_actions
 from lmtool.trace.writer import TraceWriter
-from tests.evergreen.harness import action, leaf, parent, registry
-from tests.evergreen.test_websocket import closing, value
-from tests.lmtp.harness import listening
+from tests.protocol.evergreen.harness import action, leaf, parent, registry
+from tests.protocol.evergreen.test_websocket import closing, value
+from tests.protocol.lmtp.harness import listening
 
 
 async def count(call: ActionCall) -> None:

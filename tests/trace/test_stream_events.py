@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.providers.answer_reader import api_of
+from lmtool.protocol.providers.answer_reader import api_of
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, stream_of
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.errors import FileError, UsageError
+from lmtool.core.errors import FileError, UsageError
 from lmtool.trace.comparison import Comparison
 from lmtool.trace.diff import Finding
 from lmtool.trace.editing import redacted

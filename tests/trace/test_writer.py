@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lmtool.errors import FileError
+from lmtool.core.errors import FileError
 from lmtool.trace.content import Style
 from lmtool.trace.events import Event, Remark
 from lmtool.trace.header import Header

@@ -10,7 +10,7 @@ import typer
 
 from lmtool.cli.bench.reporting import Report, parse_numbers
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 PANEL = "Measurement"
 
@@ -55,9 +55,9 @@ async def engine(
     calibration kernel is as fast after it as before. Processors are numbered from 0. On a GPU random weights
     are made in its memory, the same for each engine.
     """
-    from lmtool.bench.contestants import contestants, need_own_packages
-    from lmtool.bench.engine_report import EngineBench, as_outcome, engine_card
-    from lmtool.bench.engine_run import run
+    from lmtool.measure.bench.contestants import contestants, need_own_packages
+    from lmtool.measure.bench.engine_report import EngineBench, as_outcome, engine_card
+    from lmtool.measure.bench.engine_run import run
     from lmtool.serving.model_names import served
 
     out = common.output()
@@ -87,10 +87,10 @@ async def engine(
 
 def _is_gpu(device: str) -> bool:
     """Whether a device is a GPU. Raises `UsageError` for a name that is none."""
-    from lmtool.engine.config import EngineConfig
+    from lmtool.inference.engine.config import EngineConfig
 
     if device == "auto":
-        from lmtool.errors import UsageError
+        from lmtool.core.errors import UsageError
 
         raise UsageError("--device auto: engines would not agree on it", "choose cpu or cuda")
     return EngineConfig(device=device).device != "cpu"
@@ -125,7 +125,7 @@ def _processors(text: str | None) -> tuple[int, ...]:
     """`0,2` as processors. Raises `UsageError` for one that this process may not use."""
     import os
 
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     if text is None:
         return ()

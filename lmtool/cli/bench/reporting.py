@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lmtool.option import option
-from lmtool.terminal import Output
+from lmtool.settings.option import option
+from lmtool.settings.terminal import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import RenderableType
 
-    from lmtool.bench.result import Change, Metric
+    from lmtool.measure.bench.result import Change, Metric
 
 _PANEL = "Outcome"
 DEFAULT_COLUMNS = 120
@@ -29,7 +29,7 @@ DEFAULT_COLUMNS = 120
 
 def parse_numbers(text: str, name: str) -> tuple[int, ...]:
     """`1,8,32` as numbers. Raises `UsageError` that names the option."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 0 < int(part) <= 1_000_000 for part in parts):
@@ -48,7 +48,7 @@ class Report:
 
     def before(self, kind: str) -> Mapping[str, Metric]:
         """Metrics to compare with: read before anything is measured. Raises `FileError` for no outcome of this kind."""
-        from lmtool.bench.result import read
+        from lmtool.measure.bench.result import read
 
         return {} if self.compare is None else read(self.compare, kind)
 
@@ -60,8 +60,8 @@ class Report:
         before: Mapping[str, Metric],
     ) -> None:
         """Print and save the outcome. Exits with status 1 when it is worse than before beyond the tolerance."""
-        from lmtool.bench.result import Metric, changes
-        from lmtool.bench.result import save as write
+        from lmtool.measure.bench.result import Metric, changes
+        from lmtool.measure.bench.result import save as write
 
         if self.save is not None:
             write(self.save, result)
@@ -82,7 +82,7 @@ class Report:
 
 def _end(compared: Sequence[Change], before: Mapping[str, Metric]) -> None:
     """Exit with status 1 where something got worse. Raises `UsageError` where nothing could be compared."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     if before and not compared:
         raise UsageError("the two runs have no figure in common", "compare with a run of the same settings")

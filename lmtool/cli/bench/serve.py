@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import typer
 
-from lmtool.bench.workload import LOAD, ServeBench
 from lmtool.cli.bench.reporting import Report, parse_numbers
 from lmtool.cli.common_options import ClientCommon
-from lmtool.option import option
+from lmtool.measure.bench.workload import LOAD, ServeBench
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.bench.targets import HttpApi, Server
+    from lmtool.measure.bench.targets import HttpApi, Server
 
 
 async def serve(
@@ -45,7 +45,7 @@ async def serve(
     Goodput counts the tokens of requests whose first token was in time and whose time per token is at most twice that
     of a request alone, which the warm-up measures.
     """
-    from lmtool.bench.serve_run import as_outcome, run, serve_card
+    from lmtool.measure.bench.serve_run import as_outcome, run, serve_card
 
     out = common.output()
     before = report.before("serve")
@@ -60,11 +60,11 @@ async def _server(
     address: str, api_key: str | None, model: str | None, vocab_size: int | None, api: HttpApi
 ) -> AsyncIterator[Server]:
     """The server at an address, connected, with its model's description."""
-    from lmtool.access.outgoing import authorization
-    from lmtool.bench.targets import ModelTarget, OpenAITarget, Server
-    from lmtool.errors import ServerError
-    from lmtool.lmtp.client import LmtpClient
-    from lmtool.types import ModelInfo
+    from lmtool.core.errors import ServerError
+    from lmtool.core.types import ModelInfo
+    from lmtool.measure.bench.targets import ModelTarget, OpenAITarget, Server
+    from lmtool.net.access.outgoing import authorization
+    from lmtool.protocol.lmtp.client import LmtpClient
 
     stdio = address.startswith("stdio:")
     url, header = (address, None) if stdio else authorization(address, api_key)
@@ -87,7 +87,7 @@ async def _server(
 
 def _process(url: str) -> int | None:
     """The process behind a URL of this machine."""
-    from lmtool.bench.targets import listener
+    from lmtool.measure.bench.targets import listener
 
     if url.startswith("stdio:"):
         return None
@@ -99,7 +99,7 @@ def _process(url: str) -> int | None:
 
 def _rates(text: str | None) -> tuple[float, ...]:
     """`0.5,2` as numbers. Raises `UsageError`."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     if text is None:
         return ()

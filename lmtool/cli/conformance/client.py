@@ -8,7 +8,7 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.conformance.suite_options import SuiteOptions, choose, finish, parse_ids, show, show_list
-from lmtool.option import option
+from lmtool.settings.option import option
 
 
 async def client(
@@ -32,11 +32,11 @@ async def client(
 
     Looked at is what it sends, how it ends, and whether it prints the same for the same tokens in another form.
     """
-    from lmtool.conformance.case import cases as all_cases
-    from lmtool.conformance.client_suite import ClientRuns, run_case
-    from lmtool.conformance.results import read_known
-    from lmtool.errors import UsageError
-    from lmtool.terminal import PassingNote
+    from lmtool.core.errors import UsageError
+    from lmtool.measure.conformance.case import cases as all_cases
+    from lmtool.measure.conformance.client_suite import ClientRuns, run_case
+    from lmtool.measure.conformance.results import read_known
+    from lmtool.settings.terminal import PassingNote
 
     out, cases = common.output(), choose("client", suite)
     if suite.listing:

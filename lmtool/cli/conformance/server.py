@@ -8,7 +8,7 @@ import typer
 
 from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.conformance.suite_options import SuiteOptions, choose, finish, parse_ids, show, show_list
-from lmtool.option import option
+from lmtool.settings.option import option
 
 MODEL = "The server's model"
 
@@ -27,11 +27,11 @@ async def server(
 
     The conversation of a case that fails is kept as a trace. Extensions that the server does not announce are skipped.
     """
-    from lmtool.conformance.results import read_known
-    from lmtool.conformance.server_suite import ask_server, run_case
-    from lmtool.errors import UsageError
-    from lmtool.lmtp.endpoint import SocketEndpoint, parse
-    from lmtool.terminal import PassingNote
+    from lmtool.core.errors import UsageError
+    from lmtool.measure.conformance.results import read_known
+    from lmtool.measure.conformance.server_suite import ask_server, run_case
+    from lmtool.protocol.lmtp.endpoint import SocketEndpoint, parse
+    from lmtool.settings.terminal import PassingNote
 
     out, cases = common.output(), choose("server", suite)
     if suite.listing:

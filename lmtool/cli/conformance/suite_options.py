@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.conformance.case import Case, Role
-    from lmtool.conformance.transcript import Transcript
-    from lmtool.terminal import Output
+    from lmtool.measure.conformance.case import Case, Role
+    from lmtool.measure.conformance.transcript import Transcript
+    from lmtool.settings.terminal import Output
     from lmtool.trace.outcomes import Outcome
 
 REPORTS = "Reports"
@@ -39,9 +39,9 @@ class SuiteOptions:
 
 def choose(role: Role, options: SuiteOptions) -> list[Case]:
     """The cases to run. Raises `UsageError` for an unknown grade, or when none is left."""
-    from lmtool.conformance.case import cases, select
-    from lmtool.conformance.rules import GRADES
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
+    from lmtool.measure.conformance.case import cases, select
+    from lmtool.measure.conformance.rules import GRADES
 
     names = tuple(one.strip() for one in options.grade.split(",") if one.strip())
     grades = tuple(one for one in GRADES if one in names)
@@ -61,7 +61,7 @@ def show_list(out: Output, cases: list[Case]) -> None:
 
 def show(out: Output, outcome: Outcome[Case], transcript: Transcript, folder: Path) -> Outcome[Case]:
     """Print an outcome; the trace of one that failed is saved first. Raises `FileError`."""
-    from lmtool.conformance import results
+    from lmtool.measure.conformance import results
 
     if outcome.bad or (outcome.verdict in ("known-failing", "known-flaky", "non-strict") and outcome.messages):
         trace = results.save(folder, outcome.case, transcript, outcome.messages)
@@ -73,7 +73,7 @@ def show(out: Output, outcome: Outcome[Case], transcript: Transcript, folder: Pa
 
 def finish(out: Output, outcomes: list[Outcome[Case]], options: SuiteOptions) -> None:
     """Write the reports, sum up, and end with status 1 where a case failed. Raises `FileError`."""
-    from lmtool.conformance import results
+    from lmtool.measure.conformance import results
     from lmtool.trace.writer import write_text
 
     for form, write in results.REPORTS.items():
@@ -86,7 +86,7 @@ def finish(out: Output, outcomes: list[Outcome[Case]], options: SuiteOptions) ->
 
 def parse_ids(text: str, option: str, count: int, example: str) -> tuple[int, ...]:
     """Token ids with commas or spaces between. Raises `UsageError` if there are fewer than `count`."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     words = re.split(r"[\s,]+", text.strip())
     if len(words) < count or not all(word.isascii() and word.isdigit() for word in words):

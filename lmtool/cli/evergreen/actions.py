@@ -7,7 +7,7 @@ from typing import Any
 
 from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.evergreen.options import GRPC, address
-from lmtool.option import option
+from lmtool.settings.option import option
 
 
 def actions(
@@ -17,6 +17,6 @@ def actions(
     json: bool = option(False, "Print the schemas as one JSON array."),
 ) -> Coroutine[Any, Any, None]:
     """List the actions that a server offers, with their inputs and outputs."""
-    from lmtool.chat.evergreen import list_actions
+    from lmtool.terminal.chat.evergreen import list_actions
 
     return list_actions(address(common, grpc), common.api_key, common.output(), as_json=json)

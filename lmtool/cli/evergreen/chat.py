@@ -8,8 +8,8 @@ from typing import Any
 from lmtool.cli.chat import MODEL
 from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.evergreen.options import GRPC, address
-from lmtool.option import option
-from lmtool.sampling_parameters import PARAMETER_HELP
+from lmtool.core.sampling_parameters import PARAMETER_HELP
+from lmtool.settings.option import option
 
 
 def chat(
@@ -29,8 +29,8 @@ def chat(
 
     Ctrl-C cancels a running answer, Ctrl-D leaves.
     """
-    from lmtool.chat.evergreen import converse
-    from lmtool.prompt_parameters import parse_options
+    from lmtool.settings.prompt_parameters import parse_options
+    from lmtool.terminal.chat.evergreen import converse
 
     given = {"max_tokens": max_tokens, "temperature": temperature, **parse_options(options or [])}
     config = {name: value for name, value in given.items() if value is not None}

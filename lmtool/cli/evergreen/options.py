@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.errors import UsageError
-from lmtool.option import option
+from lmtool.core.errors import UsageError
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from lmtool.cli.common_options import ClientCommon

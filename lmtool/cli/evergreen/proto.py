@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lmtool.cli.common_options import Common
-from lmtool.option import option
+from lmtool.settings.option import option
 
 
 def proto(
@@ -13,6 +13,6 @@ def proto(
     from lmtool.api import need_protobuf
 
     need_protobuf()
-    from lmtool.evergreen.descriptors import proto_text
+    from lmtool.protocol.evergreen.descriptors import proto_text
 
     common.output().write(proto_text("lmtool.evergreen") if config else proto_text())

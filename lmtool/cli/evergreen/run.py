@@ -23,6 +23,6 @@ def run(
 
     Ends once all outputs that the file asks for are whole.
     """
-    from lmtool.chat.evergreen import run_script
+    from lmtool.terminal.chat.evergreen import run_script
 
     return run_script(address(common, grpc), common.api_key, common.output(), file, timeout)

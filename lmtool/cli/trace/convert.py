@@ -9,12 +9,12 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import FORCE, text_output, warn_if_incomplete, write_trace
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
 
 Target = Literal["asciicast", "csv", "har", "lines", "markdown", "trace"]
 
@@ -27,7 +27,7 @@ def convert(
     force: bool = FORCE,
 ) -> None:
     """Write a trace as CSV, Markdown, asciicast, HAR or wire log, or make a trace of a wire log."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
     from lmtool.trace.formats import FORMATS
     from lmtool.trace.reader import TraceReader
 
@@ -48,7 +48,7 @@ def convert(
 
 
 def _to_trace(out: Output, file: Path, output: Path, *, force: bool) -> None:
-    from lmtool.errors import FileError
+    from lmtool.core.errors import FileError
     from lmtool.trace.events import End
     from lmtool.trace.formats import from_wire_log
     from lmtool.trace.header import Header
@@ -73,7 +73,7 @@ def _to_trace(out: Output, file: Path, output: Path, *, force: bool) -> None:
 
 
 def _is_trace(file: Path) -> bool:
-    from lmtool.errors import FileError
+    from lmtool.core.errors import FileError
 
     try:
         with file.open("rb") as opened:

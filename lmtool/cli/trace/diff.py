@@ -9,7 +9,7 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import TraceFile, read_recording
-from lmtool.option import option
+from lmtool.settings.option import option
 
 
 def diff(

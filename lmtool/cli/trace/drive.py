@@ -10,7 +10,7 @@ import typer
 from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.trace.files import FORCE, TraceFile, read_events
 from lmtool.cli.trace.serve import parse_speed
-from lmtool.option import option
+from lmtool.settings.option import option
 
 
 async def drive(

@@ -10,7 +10,7 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import FORCE, NewFile, TraceFile, warn_if_incomplete, write_trace
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ def cut(
     force: bool = FORCE,
 ) -> None:
     """Write the part between two times, with the open connections and vocabulary that it needs."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
     from lmtool.trace.reader import TraceReader
 
     if stop is not None and stop < start:
@@ -43,7 +43,7 @@ def cut(
 
 
 def _part(reader: TraceReader, start: float, stop: float | None, connections: frozenset[int]) -> Iterator[Event]:
-    from lmtool.errors import FileError
+    from lmtool.core.errors import FileError
     from lmtool.trace.editing import Cut
     from lmtool.trace.events import Blob
 

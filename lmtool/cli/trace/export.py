@@ -9,7 +9,7 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import FORCE, text_output, warn_if_incomplete
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def export(
     force: bool = FORCE,
 ) -> None:
     """Write streams of traces as one HTML page, with alternatives at each token, as a picture, or as an asciicast."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
     from lmtool.trace.formats import FORMATS
     from lmtool.trace.page import Page
     from lmtool.trace.page_picture import draw
@@ -62,7 +62,7 @@ def export(
 
 def _page(page: Page, readers: list[TraceReader]) -> Page:
     """The page with the streams of all traces. Raises `UsageError` where there is none to show."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     for reader in readers:
         name = reader.path.name if len(readers) > 1 else ""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
     from lmtool.trace.events import Event
     from lmtool.trace.exchanges import Recording
     from lmtool.trace.header import Header
@@ -58,7 +58,7 @@ def read_recording(out: Output, path: Path) -> Recording:
 
 def write_trace(path: Path, header: Header, events: Iterable[Event], *, force: bool, sources: Iterable[Path]) -> int:
     """Write a trace of these events; return their number. Raises `FileError`."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
     from lmtool.trace import writer
 
     if path.exists() and any(path.samefile(source) for source in sources):

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.trace.files import FORCE
-from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.listening import bind_proxy, parse_listen, proxy_target, proxy_url
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.access.policy import AccessPolicy
-    from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.core.types import TokenizerInfo
+    from lmtool.net.access.policy import AccessPolicy
+    from lmtool.protocol.lmtp.endpoint import Endpoint
     from lmtool.serving.config import ListenConfig
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
     from lmtool.trace.header import Header
     from lmtool.trace.proxy import Target
     from lmtool.trace.record_session import Recording
     from lmtool.trace.recorder import TokenBytes
-    from lmtool.types import TokenizerInfo
 
 
 async def record(
@@ -55,8 +55,8 @@ async def record(
     from lmtool.trace.redaction import parse as parse_redaction
 
     if inspect:
-        from lmtool.lmtp.endpoint import parse
-        from lmtool.tui.headless import need_screen
+        from lmtool.protocol.lmtp.endpoint import parse
+        from lmtool.terminal.tui.headless import need_screen
 
         need_screen("--inspect")
     out, target, place = common.output(), proxy_target(to or common.address), parse_listen(listen)
@@ -101,9 +101,9 @@ async def _inspected(
 ) -> int:
     """Record until the inspector is left; return the number of connections."""
     from lmtool.cli.inspect_servers import default_options, find_tokenizer
-    from lmtool.tui.app import run_inspector
-    from lmtool.tui.event_store import EventStore
-    from lmtool.tui.sources.proxy import ProxySource
+    from lmtool.terminal.tui.app import run_inspector
+    from lmtool.terminal.tui.event_store import EventStore
+    from lmtool.terminal.tui.sources.proxy import ProxySource
 
     warnings: list[str] = []
     try:
@@ -131,8 +131,8 @@ def load_token_bytes(name: str | None) -> tuple[TokenBytes | None, TokenizerInfo
     """The bytes of a tokenizer's ids, and its name and hash; None for no name. Raises what loading it raises."""
     if name is None:
         return None, None
-    from lmtool.text.tokenizer import load_tokenizer
-    from lmtool.tiny.path import source_of
+    from lmtool.inference.text.tokenizer import load_tokenizer
+    from lmtool.inference.tiny.path import source_of
     from lmtool.trace.recorder import TokenSpelling
 
     tokenizer = load_tokenizer(source_of(name))

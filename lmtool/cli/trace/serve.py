@@ -9,9 +9,9 @@ import typer
 
 from lmtool.cli.common_options import ServerCommon
 from lmtool.cli.trace.files import read_recording
-from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import ListenConfig
+from lmtool.settings.option import option
 
 
 async def serve(
@@ -43,7 +43,7 @@ async def serve(
 
     --api-key is asked for, and shown to the server of --to unless its URL has another, ws://user:KEY@HOST:PORT/.
     """
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
     from lmtool.serving import interrupts, listening
     from lmtool.trace.chaos import Chaos
     from lmtool.trace.chaos import parse as parse_chaos
@@ -91,7 +91,7 @@ def _address(url: str, protocols: set[str]) -> str:
 
 def parse_speed(text: str) -> float | None:
     """A factor on the recorded speed; None for `max`. Raises `UsageError`."""
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
 
     if text == "max":
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import TraceFile, warn_if_incomplete
-from lmtool.option import option
+from lmtool.settings.option import option
 
 
 def show(
@@ -17,13 +17,13 @@ def show(
     """Print a trace: one line for each token and each other event."""
     import msgspec
 
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
+    from lmtool.terminal.tui.token_filter import load_selection
     from lmtool.trace.answers import Answers
     from lmtool.trace.description import describe, objects
     from lmtool.trace.filter import parse
     from lmtool.trace.reader import TraceReader
     from lmtool.trace.stream_events import stream_of
-    from lmtool.tui.token_filter import load_selection
 
     if jsonl and filter:
         raise UsageError("--filter selects lines for people, --jsonl prints every event", "filter the objects with jq")

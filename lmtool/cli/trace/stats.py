@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import TraceFile, warn_if_incomplete
-from lmtool.option import option
+from lmtool.settings.option import option
 
 if TYPE_CHECKING:
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
 
 _SHOWN = 40
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lmtool.cli.common_options import PANEL, Common
-from lmtool.option import option
-from lmtool.terminal import PassingNote
+from lmtool.settings.option import option
+from lmtool.settings.terminal import PassingNote
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from lmtool.terminal import Output
+    from lmtool.settings.terminal import Output
     from lmtool.trace.verification import Plan, RecordingOutcome, Server
 
 
@@ -51,7 +51,7 @@ async def verify(
 
     Status 1 where a check does not hold; then the replay is kept beside the report.
     """
-    from lmtool.errors import UsageError
+    from lmtool.core.errors import UsageError
     from lmtool.trace import verification
     from lmtool.trace.outcomes import KnownFailures
 
@@ -91,7 +91,7 @@ async def verify(
 
 
 def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, written: bool) -> None:
-    from lmtool.errors import FileError
+    from lmtool.core.errors import FileError
     from lmtool.trace.outcomes import unmatched
     from lmtool.trace.verification import REPORTS, summary
     from lmtool.trace.writer import write_text
@@ -112,8 +112,8 @@ def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, wr
 
 async def running_server(url: str, api_key: str | None) -> Server:
     """A running server. Raises `ConnectError`, `ServerError`, `TimeLimitError`."""
-    from lmtool.errors import ConnectError
-    from lmtool.lmtp.client import LmtpClient
+    from lmtool.core.errors import ConnectError
+    from lmtool.protocol.lmtp.client import LmtpClient
     from lmtool.trace.proxy import parse_target
     from lmtool.trace.verification import Server
 
@@ -131,7 +131,7 @@ async def running_server(url: str, api_key: str | None) -> Server:
 @contextlib.asynccontextmanager
 async def local_server(model: str) -> AsyncIterator[Server]:
     """A server of this model in this process, in float32 on the CPU as for recordings. Raises `ModelLoadError`."""
-    from lmtool.engine.config import EngineConfig
+    from lmtool.inference.engine.config import EngineConfig
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
     from lmtool.serving.listening import bind, url

@@ -10,10 +10,10 @@ import pytest
 import typer
 from rich.text import Text
 
-from lmtool.bench.result import Metric, outcome
 from lmtool.cli.bench.reporting import Report, parse_numbers
-from lmtool.errors import FileError, UsageError
-from lmtool.terminal import Output
+from lmtool.core.errors import FileError, UsageError
+from lmtool.measure.bench.result import Metric, outcome
+from lmtool.settings.terminal import Output
 
 RESULT = outcome("serve", {}, {"speed": Metric(50.0, "higher")})
 OUT = Output(color=False, note_color=False, terminal=False)

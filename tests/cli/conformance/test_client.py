@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lmtool.conformance.case import cases
+from lmtool.measure.conformance.case import cases
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 CHAT = (sys.executable, "-m", "lmtool", "chat", "-n", "3", "Hi")

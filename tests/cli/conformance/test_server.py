@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from lmtool.conformance.case import cases
+from lmtool.measure.conformance.case import cases
 from lmtool.trace.reader import TraceReader
-from tests.access.knocking import KEY
+from tests.net.access.knocking import KEY
 
 if TYPE_CHECKING:
     from tests.conftest import Run, ServerProcess

@@ -9,10 +9,10 @@ import pytest
 import typer
 
 from lmtool.cli.conformance.suite_options import SuiteOptions, choose, finish, show
-from lmtool.conformance.results import Problem, judge
-from lmtool.conformance.transcript import Transcript
-from lmtool.errors import FileError, UsageError
-from lmtool.terminal import Output
+from lmtool.core.errors import FileError, UsageError
+from lmtool.measure.conformance.results import Problem, judge
+from lmtool.measure.conformance.transcript import Transcript
+from lmtool.settings.terminal import Output
 from lmtool.trace.outcomes import KnownFailures
 
 NONE = SuiteOptions()

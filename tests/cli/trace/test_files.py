@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lmtool.cli.trace.files import text_output, warn_if_incomplete, write_trace
-from lmtool.errors import FileError, UsageError
-from lmtool.terminal import Output
+from lmtool.core.errors import FileError, UsageError
+from lmtool.settings.terminal import Output
 from lmtool.trace.events import Remark
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader

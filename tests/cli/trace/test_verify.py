@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lmtool.cli.trace.verify import running_server
-from lmtool.errors import ConnectError
+from lmtool.core.errors import ConnectError
 from tests.cli.trace_runner import trace
 from tests.conftest import ROOT
 

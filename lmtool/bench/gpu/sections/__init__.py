@@ -1,1 +1,0 @@
-"""The sections of `bench gpu`, each a function of a `Bench`; they run in the worker's process."""

@@ -1,1 +1,0 @@
-"""`bench soak`: a server under churn, faults, slow readers and hostile frames. Attack, GoodStream, Watch."""

@@ -1,0 +1,1 @@
+"""The LMTP balancer: one LMTP endpoint in front of several servers."""

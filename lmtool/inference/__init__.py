@@ -1,0 +1,1 @@
+"""Computes tokens: the engine, text handling, constrained decoding, other backends, the included model."""

@@ -1,0 +1,247 @@
+"""vLLM's engine as a `TokenModel`; runs in its environment, and imports nothing of it at module level."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lmtool.core.errors import (
+    ConnectError,
+    ConstraintError,
+    ContextOverflowError,
+    LmtoolError,
+    RequestError,
+    ServerError,
+)
+from lmtool.core.streams import failure
+from lmtool.core.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
+from lmtool.inference.backends.vllm.translation import (
+    PositionLogprobs,
+    generated_logprobs,
+    needs_processor,
+    processor_arguments,
+    sampling_arguments,
+    scored_logprobs,
+    scoring_arguments,
+)
+from lmtool.inference.engine.request_checks import clamp_logprobs, validate_generate, validate_score
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lmtool.core.interfaces import Sink, StreamHandle
+    from lmtool.inference.backends.vllm.remote_guides import RemoteGuides
+    from lmtool.inference.backends.vllm.step_channel import TopLogprobs
+
+
+class VllmModel:
+    """Streams of an `AsyncLLM`. Belongs to the event loop in which it was made."""
+
+    def __init__(
+        self,
+        engine: Any,
+        info: ModelInfo,
+        guides: RemoteGuides | None = None,
+        diagnose: Callable[[], ConnectError] = lambda: ConnectError("vLLM's engine has ended"),
+        max_logprobs: int | None = None,
+    ) -> None:
+        """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer. guides: constraints inside it.
+
+        diagnose: why the engine has ended, once it has. max_logprobs: most alternatives that it gives a token.
+        """
+        self._engine = engine
+        self._guides = guides
+        self._info = replace(info, max_top_logprobs=clamp_logprobs(2**31, info, max_logprobs))
+        self._diagnose = diagnose
+        self._max_logprobs = max_logprobs
+        self._numbers = itertools.count()
+
+    @property
+    def failure(self) -> ConnectError | None:
+        """Why nothing can be computed any more: the engine's processes have ended, and the worker has to as well."""
+        return self._diagnose() if self._engine.errored else None
+
+    @property
+    def info_now(self) -> ModelInfo:
+        """The model's description."""
+        return self._info
+
+    async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
+        """The model's description. Raises `ConnectError` when the engine has ended."""
+        if failure := self.failure:
+            raise failure
+        return self._info
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """See `TokenModel.submit`; the prompt must be token ids."""
+        stream = _Stream(self._clamped(request), sink)
+        stream.task = asyncio.get_running_loop().create_task(self._run(stream, f"lmtool-{next(self._numbers)}"))
+        return stream
+
+    async def _run(self, stream: _Stream, request_id: str) -> None:
+        await asyncio.sleep(0)  # no output before `submit` has returned
+        request = stream.request
+        try:
+            if isinstance(request, ScoreRequest):
+                await self._score(stream, request, request_id)
+            else:
+                await self._generate(stream, request, request_id)
+        except asyncio.CancelledError:
+            stream.put(TokenOutput(request.stream_id, finish_reason="cancelled"), force=True)
+        except LmtoolError as problem:
+            stream.put(failure(request.stream_id, problem))
+        except Exception as problem:  # noqa: BLE001  # whatever vLLM raises ends this stream and no other
+            refused = ServerError(f"vLLM refused or failed: {problem}", "see the server's log")
+            stream.put(failure(request.stream_id, self.failure or refused))
+
+    def _clamped(self, request: GenerateRequest | ScoreRequest) -> GenerateRequest | ScoreRequest:
+        if isinstance(request, GenerateRequest):
+            top = clamp_logprobs(request.sampling.top_logprobs, self._info, self._max_logprobs)
+            return replace(request, sampling=replace(request.sampling, top_logprobs=top))
+        if request.top_logprobs is None:
+            return request
+        return replace(request, top_logprobs=clamp_logprobs(request.top_logprobs, self._info, self._max_logprobs))
+
+    async def _generate(self, stream: _Stream, request: GenerateRequest, request_id: str) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        if request.prefill_only:
+            raise RequestError("vLLM cannot compute a prompt alone", "send a request with max_tokens 1")
+        if request.generated:
+            raise RequestError("vLLM cannot go on with a stream, so it cannot have generated", "begin the stream again")
+        if request.logprob_token_ids:
+            raise RequestError("this backend has logprobs of the most likely ids only", "ask for top_logprobs")
+        prompt = validate_generate(request, self._info)
+        if request.sampling.max_tokens == 0:
+            stream.put(TokenOutput(request.stream_id, finish_reason="length", usage=Usage(len(prompt), 0)))
+            return
+        arguments = sampling_arguments(request, self._info.eos_token_ids)
+        if needs_processor(request):
+            arguments |= processor_arguments(request, request_id)
+        async with self._constraint(request, request_id) as warnings:
+            params = SamplingParams(**arguments, output_kind=RequestOutputKind.DELTA)
+            count = 0
+            async for answer in self._engine.generate(_prompt(prompt, request), params, request_id):
+                part = answer.outputs[0]
+                for index, token in enumerate(part.token_ids):
+                    last = part.finish_reason is not None and index == len(part.token_ids) - 1
+                    own, top = self._logprobs(request, _position(token, part.logprobs[index]), request_id, count)
+                    count += 1
+                    output = TokenOutput(request.stream_id, token, own, top)
+                    if last:
+                        usage = Usage(len(prompt), count, getattr(answer, "num_cached_tokens", 0) or 0)
+                        output = self._last(request, output, part.finish_reason, usage, warnings)
+                    stream.put(output)
+                if part.finish_reason is not None and not part.token_ids:
+                    output = TokenOutput(request.stream_id)
+                    stream.put(self._last(request, output, part.finish_reason, None, warnings))
+
+    def _last(
+        self,
+        request: GenerateRequest,
+        output: TokenOutput,
+        finish_reason: str,
+        usage: Usage | None,
+        warnings: tuple[str, ...],
+    ) -> TokenOutput:
+        """An output as the one that ends its stream."""
+        reason: FinishReason = "length" if finish_reason == "length" else "stop"
+        own = output.token in request.sampling.stop_token_ids and output.token not in self._info.eos_token_ids
+        stopped_by = output.token if own and reason == "stop" else None
+        return replace(output, finish_reason=reason, usage=usage, warnings=warnings, stopped_by=stopped_by)
+
+    def _constraint(
+        self, request: GenerateRequest, request_id: str
+    ) -> contextlib.AbstractAsyncContextManager[tuple[str, ...]]:
+        """Whatever a request's constraint and processors need from before it begins; yields the warnings."""
+        if not needs_processor(request):
+            return contextlib.nullcontext(())
+        if self._guides is None:
+            raise ConstraintError(
+                "vLLM takes no logits processors while it speculates, so it cannot apply a constraint",
+                "serve it without the option speculative_config",
+            )
+        return self._guides.constrain(request, request_id)
+
+    def _logprobs(
+        self, request: GenerateRequest, position: PositionLogprobs, request_id: str, token_index: int
+    ) -> tuple[float, TopLogprobs]:
+        report = None
+        if self._guides is not None and needs_processor(request):
+            report = self._guides.steps.report(request_id, token_index)
+        return generated_logprobs(request.sampling, position, None if request.constraint is None else report)
+
+    async def _score(self, stream: _Stream, request: ScoreRequest, request_id: str) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        prompt, scored = validate_score(request, self._info)
+        if not scored:
+            stream.put(TokenOutput(request.stream_id, finish_reason="stop", usage=Usage(len(prompt), 0)))
+            return
+        ids, context = [*prompt, *scored], self._info.context_length or 0
+        if len(ids) + 1 > context:  # vLLM generates a token all the same
+            raise ContextOverflowError.of(len(ids), context - 1, f"{context} tokens ({self._info.model})")
+        params = SamplingParams(**scoring_arguments(request), output_kind=RequestOutputKind.FINAL_ONLY)
+        async for answer in self._engine.generate(_prompt(ids, request), params, request_id):
+            for place in range(len(prompt), len(ids)):
+                token, entries = ids[place], answer.prompt_logprobs[place]
+                # The first id of an empty prompt has no context: its logprob is 0.0, as LMTP says.
+                position = _position(token, entries) if entries else PositionLogprobs(token, {token: 0.0})
+                own, top = scored_logprobs(request, position)
+                reason: FinishReason | None = "stop" if place == len(ids) - 1 else None
+                usage = Usage(len(prompt), len(scored)) if reason else None
+                stream.put(TokenOutput(request.stream_id, token, own, top, finish_reason=reason, usage=usage))
+
+
+def _prompt(ids: list[int], request: GenerateRequest | ScoreRequest) -> dict[str, Any]:
+    """A prompt as vLLM takes it."""
+    salted = {"cache_salt": request.cache_salt} if request.cache_salt else {}
+    return {"prompt_token_ids": ids, **salted}
+
+
+def _position(token: int, entries: Any) -> PositionLogprobs:
+    return PositionLogprobs(token, {other: min(0.0, entry.logprob) for other, entry in entries.items()})
+
+
+@dataclass(eq=False)
+class _Stream:
+    """A running request, and its handle. vLLM cannot pause a stream: outputs of a paused one are buffered here."""
+
+    request: GenerateRequest | ScoreRequest
+    sink: Sink
+    task: asyncio.Task[None] | None = None
+    paused: bool = False
+    buffer: list[TokenOutput] = field(default_factory=list)
+    finished: bool = False
+
+    def cancel(self) -> None:
+        """Abort it in the engine; vLLM does so when its generator is cancelled."""
+        if self.task is not None and not self.finished:
+            self.buffer.clear()
+            self.task.cancel()
+
+    def pause(self) -> None:
+        """Buffer outputs."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Deliver what is in the buffer, and go on."""
+        self.paused = False
+        if self.buffer:
+            outputs, self.buffer = self.buffer, []
+            asyncio.get_running_loop().call_soon(self.sink, outputs)
+
+    def put(self, output: TokenOutput, *, force: bool = False) -> None:
+        """Deliver an output, or buffer it. force: also while paused."""
+        if self.finished:
+            return
+        self.finished = output.last
+        if self.paused and not force:
+            self.buffer.append(output)
+        else:
+            self.sink([output])

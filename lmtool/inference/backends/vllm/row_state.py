@@ -1,0 +1,166 @@
+"""Per-row constraint and logits-processor state of vLLM's batch: masks, and the report of each step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lmtool.core.errors import LmtoolError, ServerError
+from lmtool.inference.backends.vllm.step_channel import StepReport, error_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from lmtool.core.interfaces import Guide, GuideCompiler
+    from lmtool.core.logits_processors import Processors
+    from lmtool.inference.backends.vllm.step_channel import StepSender
+
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_MASK_TABLE = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
+"""[256, 8] float32: what is added to eight logits for a byte of a mask, lowest bit first."""
+
+
+@dataclass(eq=False, slots=True)
+class RowState:
+    """One stream with a constraint or processors."""
+
+    request_id: str
+    """vLLM's."""
+    output: Sequence[int]
+    """Generated ids, vLLM's own list: it grows; an id that is not known yet is -1."""
+    guide: Guide | None = None
+    processors: Processors | None = None
+    bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    stop_ids: Sequence[int] = ()
+    """Ids that end the stream beside eos: like these, they are masked before `min_tokens`."""
+    ignore_eos: bool = False
+    top_logprobs: int | None = None
+    """Alternatives to report under bias and constraint; None reports no logprobs."""
+    guide_position: int = 0
+    """How many of `output` the guide has consumed."""
+    failure: LmtoolError | None = None
+
+    def advance_guide(self) -> None:
+        """Let the guide consume the tokens generated since the last step."""
+        while self.guide is not None and self.guide_position < len(self.output):
+            token = self.output[self.guide_position]
+            if token < 0:
+                return
+            self.guide.advance(token)
+            self.guide_position += 1
+
+    def suppressed_ids(self, eos: Sequence[int]) -> Sequence[int]:
+        """Stop ids that may not be sampled now although the constraint allows them, if it allows others."""
+        if self.guide is None or self.guide.error() is not None or self.guide.ended():
+            return ()
+        if len(self.output) < self.min_tokens:
+            return (*eos, *self.stop_ids)
+        return eos if self.ignore_eos else ()
+
+    def error(self) -> LmtoolError | None:
+        """Why the stream cannot go on, if so."""
+        of_guide = self.guide.error() if self.guide is not None else None
+        of_processors = self.processors.error if self.processors is not None else None
+        return self.failure or of_guide or of_processors
+
+
+class BatchState:
+    """The rows of a batch that have state, by index. Logits are torch tensors, whose package is not imported here."""
+
+    def __init__(self, vocab_size: int, eos_ids: Sequence[int], sender: StepSender | None) -> None:
+        """sender: None where another process sends the same (tensor parallel)."""
+        self.rows: dict[int, RowState] = {}
+        self._words = -(-vocab_size // 32)
+        self._eos_ids = eos_ids
+        self._eos_mask = np.zeros(self._words, np.uint32)
+        _set_bits(self._eos_mask, eos_ids)
+        self._sender = sender
+        self._table: Any = None
+
+    def apply(self, logits: Any, guides: GuideCompiler | None) -> None:
+        """Mask the rows' logits and run their processors. logits: [N, V] float32, changed in place."""
+        rows = [(index, row) for index, row in self.rows.items() if index < len(logits)]
+        before = {index: _raw_normaliser(logits[index], row) for index, row in rows if row.top_logprobs is not None}
+        constrained = [(index, row) for index, row in rows if row.guide is not None or row.failure is not None]
+        if constrained:
+            self._mask(logits, constrained, guides)
+        reports = [self._finish(logits[index], before.get(index, 0.0), row) for index, row in rows]
+        if self._sender is not None and reports and not self._sender.send(reports):
+            for _, row in rows:  # the worker, missing this report, ends the stream itself if it is there
+                row.failure = ServerError("the report of a step could not be sent to the worker")
+
+    def _finish(self, logits: Any, before: float, row: RowState) -> StepReport:
+        """Run a row's processors; the report of its step. logits: [V], changed in place."""
+        report = StepReport(row.request_id, len(row.output))
+        if row.top_logprobs is not None and row.error() is None:
+            report = _with_logprobs(report, logits, before, row.top_logprobs)
+        if row.processors is not None and row.error() is None:
+            row.processors.apply(row.output, logits)
+        error = row.error()
+        if error is None:
+            return report
+        logits += self._additive(logits, self._eos_mask.view(np.int32)[None])[0]
+        return StepReport(row.request_id, report.token_index, error=error_parts(error))
+
+    def _mask(self, logits: Any, rows: list[tuple[int, RowState]], guides: GuideCompiler | None) -> None:
+        mask = np.zeros((len(rows), self._words), np.int32)
+        guided = []
+        for at, (_, row) in enumerate(rows):
+            row.advance_guide()
+            if row.guide is not None and row.failure is None:
+                guided.append((row.guide, at))
+        if guided:
+            assert guides is not None
+            guides.fill(guided, mask)
+        self._suppress_stop_ids(rows, mask)
+        added = self._additive(logits, mask)
+        for at, (index, _) in enumerate(rows):
+            logits[index] += added[at]
+
+    def _suppress_stop_ids(self, rows: list[tuple[int, RowState]], mask: NDArray[np.int32]) -> None:
+        bits = mask.view(np.uint32)
+        for at, (_, row) in enumerate(rows):
+            if row.error() is not None:
+                bits[at] = self._eos_mask
+                continue
+            suppressed = np.zeros(self._words, np.uint32)
+            _set_bits(suppressed, row.suppressed_ids(self._eos_ids))
+            rest = bits[at] & ~suppressed
+            if rest.any():
+                bits[at] = rest
+
+    def _additive(self, logits: Any, mask: NDArray[np.int32]) -> Any:
+        """A mask as [n, V] float32 on the logits' device: 0 or -inf."""
+        if self._table is None:
+            self._table = logits.new_tensor(_MASK_TABLE)
+        octets = logits.new_tensor(mask.view(np.uint8).astype(np.int64)).long()
+        return self._table.index_select(0, octets.flatten()).view(len(mask), -1)[:, : logits.shape[-1]]
+
+
+def _set_bits(mask: NDArray[np.uint32], ids: Sequence[int]) -> None:
+    for token in ids:
+        mask[token // 32] |= np.uint32(1 << token % 32)
+
+
+def _raw_normaliser(logits: Any, row: RowState) -> float:
+    """Log of the sum over the model's own distribution; vLLM has added the bias already."""
+    if row.bias:
+        logits = logits.clone()
+        for token, value in row.bias.items():
+            logits[token] -= value
+    return float(logits.logsumexp(-1))
+
+
+def _with_logprobs(report: StepReport, logits: Any, before: float, count: int) -> StepReport:
+    """The report with the shift of logprobs since `before`, and the `count` best. logits: [V], masked."""
+    after = float(logits.logsumexp(-1))
+    values, ids = logits.topk(min(count, logits.shape[-1]))
+    pairs = zip(ids.tolist(), (values - after).tolist(), strict=True)
+    top = tuple((token, min(0.0, value)) for token, value in pairs if value > -math.inf)
+    return StepReport(report.request_id, report.token_index, before - after, top)

@@ -1,0 +1,152 @@
+"""How large the tiles of the attention kernels are, how many warps compute one, and how deep its loads are pipelined.
+
+Letters: D head size, the larger one of keys and values.
+
+The choice depends on the dtype, on D and on the shared memory that a block of this GPU may use, and on nothing that
+changes while a model is served. `tests/inference/engine/cuda/compile_kernels.py` compiles each for compute capability
+8.0, 9.0 and 10.0, and shows its registers, spills and shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from lmtool.inference.engine.cuda.capture import CaptureStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+HOPPER_SHARED = 227 * 1024
+"""Bytes of shared memory that a block may use from compute capability 9.0 on; 8.0 has 163 KB, 8.6 and 8.9 have 99."""
+
+_LEAST_SHARED = 99 * 1024
+"""What every GPU that Triton compiles for has, but for a few kilobytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The shape of an attention kernel's program."""
+
+    queries: int
+    """Queries computed together; of the decode kernel, the query heads of a key head."""
+    keys: int
+    """Keys looked at together."""
+    warps: int
+    stages: int
+    """Triton's `num_stages`: how many steps of the loop over keys are in flight."""
+
+    def shared(self, itemsize: int, size: int, buffers: int) -> int:
+        """Bytes of shared memory for queries and for this number of tiles of keys and of values; Triton adds some.
+
+        itemsize: of a key, in bytes. size: D.
+        """
+        return itemsize * _padded(size) * (self.queries + 2 * buffers * self.keys)
+
+
+def prefill_buffers(tiles: Tiles) -> int:
+    """How many tiles of keys, and of values, the prefill kernel has in shared memory at most."""
+    return max(tiles.stages - 1, 1)
+
+
+def decode_buffers(tiles: Tiles) -> int:
+    """How many the decode kernel has: pages are looked up a stage before their keys are loaded."""
+    return max((tiles.stages - 1) // 2, 1)
+
+
+def prefill_tiles(dtype: torch.dtype, size: int, shared: int) -> Tiles:
+    """Tiles of the prefill kernel. dtype: of queries. size: D. shared: bytes that a block may use."""
+    if dtype == torch.float32:
+        # Products on the arithmetic units of single numbers: a thread holds all of D for its part of a tile, and more
+        # would not fit into its registers.
+        return Tiles(queries=16, keys=16, warps=4 if _padded(size) <= 64 else 8, stages=1)
+    wide = _padded(size) > 128
+    if _padded(size) > 256:
+        return _first_that_fits([Tiles(32, 32, 8, 2), Tiles(16, 16, 4, 2)], prefill_buffers, dtype, size, shared)
+    choices = [
+        Tiles(queries=64, keys=64, warps=8 if wide else 4, stages=3),
+        Tiles(queries=64, keys=32, warps=8 if wide else 4, stages=3),
+        Tiles(queries=32, keys=32, warps=8 if wide else 4, stages=2),
+        Tiles(queries=16, keys=16, warps=4, stages=2),
+    ]
+    return _first_that_fits(choices, prefill_buffers, dtype, size, shared)
+
+
+def decode_tiles(dtype: torch.dtype, size: int, rows: int, shared: int) -> list[Tiles]:
+    """Tiles of the decode kernel, the likely best first; the fastest of them is found on the device.
+
+    dtype: of keys. size: D. rows: query heads of a key head. shared: bytes that a block may use.
+    """
+    queries = max(16, _padded(rows))
+    if dtype == torch.float32:
+        keys = 32 if _padded(size) <= 128 else 16
+        return [Tiles(queries, keys, warps=4 if _padded(size) <= 128 else 8, stages=3)]
+    warps = 8 if queries > 32 or _padded(size) > 256 else 4
+    # Wider heads with 64 keys would need more registers than a thread has.
+    choices = [Tiles(queries, keys, warps, stages=2) for keys in ((64, 32, 16) if _padded(size) <= 128 else (32, 16))]
+    best = _first_that_fits(choices, decode_buffers, dtype, size, shared)
+    deep = replace(best, stages=5)
+    return [best, deep] if deep.shared(dtype.itemsize, size, decode_buffers(deep)) <= shared else [best]
+
+
+def _first_that_fits(
+    choices: Sequence[Tiles], buffers: Callable[[Tiles], int], dtype: torch.dtype, size: int, shared: int
+) -> Tiles:
+    fitting = (tiles for tiles in choices if tiles.shared(dtype.itemsize, size, buffers(tiles)) <= shared)
+    return next(fitting, choices[-1])
+
+
+def _padded(size: int) -> int:
+    """The next power of two, at least 16."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+@lru_cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block may use; those of compute capability 9.0 where there is no GPU."""
+    if device.type != "cuda":
+        return HOPPER_SHARED
+    known = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", None)
+    return int(known) if known else _LEAST_SHARED
+
+
+def fastest(choices: Sequence[Tiles], run: Callable[[Tiles], object], device: torch.device) -> Tiles:
+    """The choice with which `run` takes the least time on the GPU; the first one elsewhere.
+
+    A choice that does not run is left out. Waits for the device: not while a CUDA graph is captured.
+    """
+    if device.type != "cuda" or len(choices) == 1:
+        return choices[0]
+    stream = CaptureStream(device)
+    times = {tiles: _time(run, tiles, stream) for tiles in choices}
+    return min(times, key=lambda tiles: times[tiles])
+
+
+_RUNS = 5
+"""How often a choice is timed; the shortest time counts."""
+
+
+def _time(run: Callable[[Tiles], object], tiles: Tiles, stream: CaptureStream) -> float:
+    """Milliseconds; infinite for tiles that do not run here. As a CUDA graph: a launch takes longer than the kernel."""
+
+    def runs() -> None:
+        for _ in range(_RUNS):
+            run(tiles)
+
+    try:
+        run(tiles)  # compiled by then
+        replay = stream.capture(runs)
+        times: list[float] = []
+        for _ in range(_RUNS):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            replay()
+            end.record()
+            end.synchronize()
+            times.append(float(begin.elapsed_time(end)))
+    except Exception:  # noqa: BLE001  # whatever Triton raises for a kernel that does not fit means: not this one
+        return float("inf")
+    return min(times)

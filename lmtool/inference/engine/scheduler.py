@@ -1,0 +1,373 @@
+"""Chooses which sequences run in the next step, with how many tokens: decode first, then prompts in chunks."""
+
+from __future__ import annotations
+
+from bisect import insort
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.sequence_blocks import SequenceBlocks
+from lmtool.inference.engine.waiting_queue import WaitingQueue, rank
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Sequence as Many
+
+    from lmtool.core.types import FinishReason
+    from lmtool.inference.engine.plan import Limits
+    from lmtool.inference.engine.prefix_cache import BlockAllocator, Prefix, PrefixCache
+    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.sequence_blocks import BlockUsage
+
+
+_AHEAD_TOKENS = 256
+"""Most tokens of a step that computes nothing but prefills ahead of their prompts."""
+
+
+class Scheduler:
+    """Owns the queue and the blocks. `plan` chooses, the caller computes, `commit` records the outcome.
+
+    Between `plan` and `commit` no other method may be called but `remove`, `add` and, once, `plan_ahead`: its result is
+    then committed in its turn, or dropped, before the next `plan`.
+    """
+
+    def __init__(self, limits: Limits, allocator: BlockAllocator, cache: PrefixCache | None = None) -> None:
+        """cache: of computed chunks of prompts; None: there is none."""
+        self._limits = limits
+        self._blocks = SequenceBlocks(limits, allocator, cache)
+        self._waiting = WaitingQueue()
+        self.admitted: list[Sequence] = []
+        """Sequences that run, idle ones included."""
+        self.admissions = 0
+        """Sequences admitted so far; one that was preempted counts again."""
+        self.ended = self.stopped = self.generated = 0
+        """Admitted sequences that have ended, those of them that ended before their limit, and generated ids."""
+
+    @property
+    def running(self) -> int:
+        """Admitted sequences, idle ones included."""
+        return len(self.admitted)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences not admitted yet."""
+        return len(self._waiting)
+
+    @property
+    def free_positions(self) -> int:
+        """Positions that fit into blocks which no sequence has, or needs next."""
+        needed = sum(max(self._blocks.missing(s, s.target), 0) + 1 for s in self.admitted)
+        return (self._blocks.free - needed) * self._limits.block_tokens
+
+    @property
+    def queue(self) -> Iterator[Sequence]:
+        """Sequences that wait, in order of service."""
+        return self._waiting.in_order()
+
+    @property
+    def blocks(self) -> BlockUsage:
+        """Who has the blocks now. Safe from any thread."""
+        return self._blocks.usage
+
+    def cached_positions(self, sequence: Sequence) -> int:
+        """How many positions of a waiting sequence the prefix cache has. For the thread that plans."""
+        return sum(len(prefix.blocks) for prefix in self._blocks.cached(sequence)) * self._limits.block_tokens
+
+    def place(self, sequence: Sequence) -> int | None:
+        """Where a sequence waits in order of service, from 1; None where it does not wait. Safe from any thread."""
+        return self._waiting.place(sequence)
+
+    def decoding(self) -> list[Sequence]:
+        """Sequences that most likely get an id in the next step: each may get a draft before `plan`."""
+        return [s for s in self.admitted if s.decoding and not s.idle][: self._limits.max_streams]
+
+    def fits(self, positions: int) -> bool:
+        """Whether a sequence of this many stored positions can be computed at all, at least alone."""
+        return self._blocks.fits(positions)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence behind those that rank before it, see `WaitingQueue`."""
+        assert self.fits(sequence.capacity)
+        self._waiting.join(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence wherever it is, and free its blocks."""
+        self._blocks.release(sequence)
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+        if sequence in self.admitted:
+            self.admitted.remove(sequence)
+            self.ended += 1
+            self.stopped += len(sequence.tokens) < sequence.max_length
+
+    def discard(self, sequence: Sequence) -> None:
+        """Let no other sequence begin with what was computed of this one."""
+        self._blocks.discard(sequence)
+
+    def forget(self, keep_blocks: int) -> Iterator[tuple[int, int]]:
+        """See `SequenceBlocks.forget`."""
+        return self._blocks.forget(keep_blocks)
+
+    def plan(self) -> Plan:
+        """Choose the next step; no spans when nothing can run."""
+        plan = Plan()
+        decoding, prompts, prefills = self._ready()
+        for sequence in decoding:
+            self._decode(plan, sequence)
+        if not (prompts or prefills or self._waiting):
+            return plan
+        places = self._limits.max_streams - len(decoding) - len(prompts)
+        newcomers = islice((s for s in self._waiting if not s.prefill_only), max(places, 0))
+        plan.room = self._room(plan, len(prompts) + sum(1 for _ in newcomers))
+        for sequence in prompts:
+            self._prefill(plan, sequence)
+        self._admit(plan, places, prefill_only=False)
+        if not any(not s.prefill_only for s in self._waiting):
+            self._prefill_ahead(plan, prefills)
+        return plan
+
+    def _ready(self) -> tuple[list[Sequence], list[Sequence], list[Sequence]]:
+        """Admitted sequences that can run: decoding ones, prompts, and those that only prefill ahead of others."""
+        decoding: list[Sequence] = []
+        prompts: list[Sequence] = []
+        prefills: list[Sequence] = []
+        for sequence in self.admitted:
+            if sequence.paused or sequence.awaiting_mask or self._blocked(sequence, sequence.computed):
+                continue
+            if sequence.prefill_only:
+                prefills.append(sequence)
+            elif len(decoding) + len(prompts) < self._limits.max_streams:
+                (decoding if sequence.decoding else prompts).append(sequence)
+        return decoding, prompts, prefills
+
+    def plan_ahead(self, plan: Plan) -> Plan | None:
+        """The step behind one that is being computed, if that is known before its outcome is; None otherwise.
+
+        It is known where every sequence to run needs only the one id that `plan` yields, and none must be preempted.
+        Sequences that finished or paused meanwhile are dropped at commit.
+        """
+        places, block_tokens = self._limits.max_streams, self._limits.block_tokens
+        spans = {span.sequence: span for span in plan.spans}
+        ahead, growing = Plan(), []
+        for sequence in self.admitted:
+            if sequence.paused or sequence.awaiting_mask:
+                continue
+            span = spans.get(sequence)
+            if span is None or not (span.yields_one_id or span.ends_sequence):
+                return None
+            length = len(sequence.tokens)
+            if length + 1 >= sequence.max_length:  # it ends, as a text that is scored or a prefill does
+                continue
+            ahead.spans.append(Span(sequence, length, 1))
+            if length >= len(sequence.blocks) * block_tokens:
+                growing.append(sequence)
+        running = len(ahead.spans)
+        newcomers = running < places and any(not self._blocked(s, 0) for s in self._waiting)
+        if not 0 < running <= places or newcomers or len(growing) > self._blocks.free:
+            return None
+        for sequence in growing:
+            self._reserve(ahead, sequence, len(sequence.tokens) + 1)
+        return ahead
+
+    def commit(self, plan: Plan, sampled: Many[Many[int]]) -> list[FinishReason | None]:
+        """Record a computed step; the reason why each span's sequence ended, None for those that go on.
+
+        sampled: the ids that each span's logits gave, from its first position with logits on: forced ones, then those
+        of `Sequence.draft` that were right, then one more. Nothing for a prompt not yet at its end; for SCORE they are
+        of no effect. Only the last of them may end the sequence. Ended sequences are removed and their blocks freed.
+        """
+        reasons: list[FinishReason | None] = []
+        chunk_tokens, cache_chunks = self._limits.chunk_tokens, self._blocks.cache_chunks
+        for span, ids in zip(plan.spans, sampled, strict=True):
+            sequence = span.sequence
+            self.generated += len(ids)
+            sequence.record(ids, span.start, span.start + span.count)
+            if sequence.computed >= (len(sequence.prefixes) + 1) * chunk_tokens:
+                cache_chunks(sequence)
+            reason = sequence.finish_reason(recorded=bool(ids))
+            if reason is not None:
+                self.remove(sequence)
+            reasons.append(reason)
+        return reasons
+
+    def _decode(self, plan: Plan, sequence: Sequence) -> None:
+        """Compute the known ids, and the draft where there are free blocks for it."""
+        start, limits = sequence.computed, self._limits
+        count = min(sequence.remaining, limits.chunk_tokens)
+        room = len(sequence.blocks) * limits.block_tokens  # none where it was preempted for another of this step
+        if not room or (start + count > room and not self._reserve(plan, sequence, start + count)):
+            return
+        if sequence.draft:
+            del sequence.draft[self._draft_room(sequence, count) :]
+            count += len(sequence.draft)
+            self._reserve(plan, sequence, start + count)
+        plan.spans.append(Span(sequence, start, count))
+
+    def _room(self, plan: Plan, crowd: int) -> float:
+        """What prompts may add to a step with the running streams. crowd: prompts that could be part of it."""
+        limits, tokens = self._limits, plan.tokens
+        left = limits.max_batch_tokens - tokens
+        if limits.prompt_share is None or not plan.spans:
+            return left
+        return min(left, max(limits.chunk_tokens * max(crowd, 1), limits.prompt_share * tokens))
+
+    def _price(self, position: int) -> float:
+        """How much a prompt's token at this position counts."""
+        return 1 if self._limits.doubling_position is None else 1 + position / self._limits.doubling_position
+
+    def _draft_room(self, sequence: Sequence, count: int) -> int:
+        """How many drafted ids can be computed behind `count` known ones."""
+        if count < sequence.remaining:
+            return 0
+        blocks = len(sequence.blocks) + self._blocks.allocator.free
+        return max(min(blocks * self._limits.block_tokens, sequence.capacity) - len(sequence.tokens), 0)
+
+    def _prefill(self, plan: Plan, sequence: Sequence) -> None:
+        """Give the sequence as many whole chunks as the step has room for; the step's first one gets at least one."""
+        if sequence not in self.admitted:
+            return
+        end = sequence.computed
+        while end < sequence.target:
+            step = self._step(plan, sequence, end)
+            if not step or self._blocked(sequence, end) or not self._reserve(plan, sequence, end + step):
+                break
+            if end == sequence.computed:
+                plan.spans.append(Span(sequence, end, step))
+            else:
+                plan.spans[-1].count += step
+            plan.room -= step * self._price(end)
+            end += step
+            plan.chunks += 1
+
+    def _prefill_ahead(self, plan: Plan, admitted: Many[Sequence]) -> None:
+        """Give requests that sample nothing what others leave of a step; beside others at most one chunk.
+
+        Alone, steps are short all the same: who comes meanwhile waits for the end of one.
+        """
+        plan.room = min(plan.room, self._limits.chunk_tokens if plan.spans else _AHEAD_TOKENS)
+        for sequence in admitted[: self._limits.max_streams - len(plan.spans)]:
+            self._prefill(plan, sequence)
+        self._admit(plan, places=self._limits.max_streams - len(plan.spans), prefill_only=True)
+
+    def _step(self, plan: Plan, sequence: Sequence, position: int) -> int:
+        """How many positions to compute from `position` on: to the next cut, or as many as there is room for."""
+        step = self._next_chunk(sequence, position)
+        has_rows = self._has_rows(plan, sequence, position, step)
+        if has_rows and step * self._price(position) <= plan.room:
+            return step
+        if not self._limits.free_cuts:
+            return 0 if plan.chunks else step
+        fitting = int(plan.room / self._price(position)) if has_rows else 0
+        return min(step, max(fitting, 0 if plan.chunks else 1))
+
+    def _blocked(self, sequence: Sequence, position: int) -> bool:
+        """Whether nothing can be computed from `position` on before the sequence's constraint is compiled.
+
+        The last chunk of a prompt predicts a token, and no token may be sampled yet.
+        """
+        return sequence.awaiting_constraint and position + self._next_chunk(sequence, position) >= sequence.target
+
+    def _has_rows(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
+        """Whether the logits of these positions may be part of the step."""
+        if not sequence.scoring or end + step < sequence.prompt_length:
+            return True
+        rows = sum(len(span.logits) for span in plan.spans if span.sequence.scoring)
+        return rows + step <= self._limits.max_scored_rows
+
+    def _next_chunk(self, sequence: Sequence, position: int) -> int:
+        """Positions from `position` to the next cut."""
+        last = self._blocks.chunked_length(sequence)
+        if position >= last:
+            return 1
+        cut = (position // self._limits.chunk_tokens + 1) * self._limits.chunk_tokens
+        return min(cut, last) - position
+
+    def _admit(self, plan: Plan, places: int, *, prefill_only: bool) -> None:
+        """Admit waiting sequences in order, while there are places, room in this step, and blocks for all they know."""
+        for sequence in self._waiting:
+            if sequence.prefill_only != prefill_only:
+                continue
+            cached = self._blocks.cached(sequence)
+            start = sum(len(prefix.blocks) for prefix in cached) * self._limits.block_tokens
+            if self._blocked(sequence, start) or (places > 0 and self._computed_now(plan, sequence, start)):
+                continue
+            if places <= 0 or not self._step(plan, sequence, start):
+                return
+            if not self._make_room(sequence, cached):
+                return
+            self._waiting.serve(sequence)
+            self.admissions += 1
+            insort(self.admitted, sequence, key=rank)
+            self._prefill(plan, sequence)
+            places -= 1
+
+    def _computed_now(self, plan: Plan, sequence: Sequence, start: int) -> bool:
+        """Whether another sequence of this step computes the chunk from `start` on, so that waiting saves work.
+
+        So of many streams with a common beginning the first one computes it, and the others follow when it is done.
+        """
+        end = start + self._limits.chunk_tokens
+        if end > self._blocks.reusable(sequence):
+            return False
+        return any(
+            span.start <= start
+            and span.sequence.cache_salt == sequence.cache_salt
+            and end <= min(span.end, self._blocks.chunked_length(span.sequence))
+            and span.sequence.tokens[:end] == sequence.tokens[:end]
+            for span in plan.spans
+        )
+
+    def _make_room(self, sequence: Sequence, cached: list[Prefix]) -> bool:
+        """Whether all of the sequence's known positions find blocks; paused sequences are preempted for them.
+
+        So are prefills, for a sequence that is more than that.
+
+        cached: what is computed of it; the sequence begins with that where there is room.
+
+        What running sequences still need for their known positions is not free, nor is one more block for each of
+        them: otherwise a newcomer would be preempted as soon as earlier ones grow.
+        """
+        blocks = self._blocks
+        blocks.begin_with(sequence, cached)
+        victims = [s for s in self.admitted if s.paused or s.prefill_only > sequence.prefill_only]
+        running = [s for s in self.admitted if s not in victims]
+        reserved = sum(max(blocks.missing(s, s.target), 0) + 1 for s in running)
+        needed = reserved + blocks.missing(sequence, sequence.target)
+        if needed > blocks.free + blocks.freed_by(victims):
+            blocks.release(sequence)
+            return False
+        while needed > blocks.free:
+            self._preempt(victims.pop())
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed
+        return True
+
+    def _reserve(self, plan: Plan, sequence: Sequence, positions: int) -> bool:
+        """Give the sequence blocks for its first `positions`; preempts prefills first, then paused, then later ones."""
+        missing = self._blocks.missing(sequence, positions)
+        if missing <= 0:
+            return True
+        if missing > self._blocks.free and not self._evict_for(plan, sequence, missing):
+            return False
+        plan.fresh_blocks.extend(self._blocks.extend(sequence, missing))
+        return True
+
+    def _evict_for(self, plan: Plan, sequence: Sequence, missing: int) -> bool:
+        """Preempt until `missing` blocks are free; False, and none preempted, if that cannot be reached."""
+        others = [s for s in self.admitted if s.blocks and s is not sequence]
+        later = [s for s in others if rank(s) > rank(sequence) and not s.paused]
+        victims = sorted(later + [s for s in others if s.paused], key=lambda s: s.prefill_only)
+        if missing > self._blocks.free + self._blocks.freed_by(victims):
+            return False
+        while missing > self._blocks.free:
+            victim = victims.pop()
+            plan.spans = [span for span in plan.spans if span.sequence is not victim]
+            self._preempt(victim)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Send an admitted sequence back into the queue; what was computed will be computed again."""
+        self._blocks.release(sequence)
+        self.admitted.remove(sequence)
+        self._waiting.rejoin(sequence)

@@ -1,0 +1,129 @@
+r"""Regular expressions by which the library allows what ECMA-262 says, and nothing else.
+
+To ECMA-262 (22.2, with the flag `u`), `\d` and `\w` are ASCII, `\s` is its own white space, `.` is no line terminator,
+and in a class, `[`, `&&`, `~~` and `--` are characters: the library reads all of these in another way. And in JSON, a
+set with all control characters, or all but the line feed, lets the library take every escape, also those of a quote and
+of a backslash that the set does not have (derivre 0.3, `json_quote`); without one control character it looks at each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from llguidance import LLMatcher, LLParserLimits
+
+from lmtool.inference.guide.byte_tokenizer import byte_tokenizer
+from lmtool.inference.guide.regex_parts import PARTS
+from lmtool.inference.guide.schema_walk import changed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_QUOTED = frozenset('"\\')
+_CONTROLS = frozenset(map(chr, range(32))) - {"\n"}
+_MAYBE_CONTROLS = re.compile(r"\[\^|\[.*\\[DPSWpsux0]|\[.*[\0-\x1f]|\\[PSpsux]|[\0-\x1f]", re.DOTALL)
+"""Parts that may have a control character."""
+_SETS = {
+    "d": "0-9",
+    "w": "0-9A-Za-z_",
+    "s": r"\t-\r\x20\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}",
+}
+"""What the escapes of these letters are (ECMA-262, 22.2.2.9, 12.2 and 12.3)."""
+_NO_LINE_END = r"[^\n\r\x{2028}\x{2029}]"
+_ANYTHING = frozenset({r"[\s\S]", r"[\S\s]", r"[\d\D]", r"[\D\d]", r"[\w\W]", r"[\W\w]"})
+"""Classes of all characters, whatever the library takes the escapes for."""
+_IN_CLASS = re.compile(rf"-+(?=\\[dDwWsS])|(?=\\)(?:{PARTS.pattern})|(?<=.)--|--|[\[&~]", re.DOTALL)
+_PIECE = re.compile(rf"\(\?(?P<on>[a-zA-Z]*)(?:-(?P<off>[a-zA-Z]+))?(?P<end>[:)])|{PARTS.pattern}", re.DOTALL)
+"""A part, or the start of a group with its flags."""
+
+
+@lru_cache(maxsize=1024)
+def exact_pattern(pattern: str) -> str:
+    """The pattern of a JSON string, without the character U+0000 where it would let a quote or a backslash through."""
+    parts = list(_ecma_parts(pattern))
+    sets = [_members(part) if _MAYBE_CONTROLS.match(part) else frozenset() for part in parts]
+    # All together, because the library makes one set of alternatives.
+    if frozenset().union(*sets) >= _CONTROLS:
+        inexact = ["\0" in members and not members >= _QUOTED for members in sets]
+        parts = [f"[{part}--[\\x00]]" if wrong else part for part, wrong in zip(parts, inexact, strict=True)]
+    return "".join(parts)
+
+
+def ecma_pattern(pattern: str, *, dot_all: bool = False) -> str:
+    """A regular expression for the library that means what ECMA-262 says. dot_all: whether it has the flag `s`."""
+    return "".join(_ecma_parts(pattern, dot_all=dot_all))
+
+
+def _ecma_parts(pattern: str, *, dot_all: bool = False) -> Iterator[str]:
+    dots = [dot_all]  # of each group that is open, whether a dot is any character
+    for found in _PIECE.finditer(pattern):
+        part = found[0]
+        if found["end"] is not None:
+            free = (dots[-1] or "s" in found["on"]) and "s" not in (found["off"] or "")
+            dots = [*dots, free] if found["end"] == ":" else [*dots[:-1], free]
+        elif part == "(":
+            dots.append(dots[-1])
+        elif part == ")":
+            dots = dots[:-1] or dots
+        yield _NO_LINE_END if part == "." and not dots[-1] else _as_ecma(part)
+
+
+def _as_ecma(part: str) -> str:
+    """A class or an escape as the library writes it; other parts as they are."""
+    if part.startswith("\\"):
+        return _escape(part)
+    if not part.startswith("[") or part == "[" or part in _ANYTHING:
+        return part
+    start = 1 + part.startswith("[^")
+    return part[:start] + _IN_CLASS.sub(lambda found: _in_class(found[0], first=not found.start()), part[start:])
+
+
+def _in_class(text: str, *, first: bool) -> str:
+    """Escapes, and operators of the library with a backslash; of two hyphens the one that is no sign of a range."""
+    if text == "\\b":
+        return r"\x08"
+    if text.startswith("\\"):
+        return _escape(text)
+    if text == "--":
+        return r"\--" if first else r"-\-"
+    return "".join(f"\\{character}" for character in text)
+
+
+def _escape(part: str) -> str:
+    r"""A backslash and what follows it, such as `\d`, `\cJ`, `\0` or a pair of surrogates."""
+    letter, rest = part[1:2], part[2:]
+    if letter.lower() in _SETS:
+        return f"[{'^' * letter.isupper()}{_SETS[letter.lower()]}]"
+    if letter == "c" and rest:
+        return f"\\x{{{ord(rest) % 32:x}}}"
+    if letter == "u" and len(rest) == 10:
+        return f"\\x{{{ord(json.loads(chr(34) + part + chr(34))):x}}}"
+    return r"\x00" if part == r"\0" else part
+
+
+@lru_cache(maxsize=4096)
+def _members(part: str) -> frozenset[str]:
+    """Which of the characters in question a part matches, by the library's own reading; none if it cannot read it."""
+    limits = LLParserLimits(verbose_errors=False)
+    matcher = LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_regex(part), log_level=0, limits=limits)
+    if matcher.is_error():
+        return frozenset()
+    first_bytes = matcher.compute_bitmask()
+    return frozenset(one for one in _CONTROLS | _QUOTED if first_bytes[ord(one) // 8] >> ord(one) % 8 & 1)
+
+
+def exact_patterns(schema: Any) -> Any:  # noqa: ANN401  # any JSON
+    """A document with such patterns; the same object where there is nothing to change."""
+    return changed(schema, _exact_node)
+
+
+def _exact_node(node: dict[str, Any]) -> dict[str, Any]:
+    pattern, patterns = node.get("pattern"), node.get("patternProperties")
+    if isinstance(pattern, str) and (exact := exact_pattern(pattern)) != pattern:
+        node = {**node, "pattern": exact}
+    if isinstance(patterns, dict) and any(exact_pattern(name) != name for name in patterns):
+        node = {**node, "patternProperties": {exact_pattern(name): part for name, part in patterns.items()}}
+    return node

@@ -1,0 +1,312 @@
+"""Constraints held by llguidance: compiled, tried once, and followed by one guide for each stream."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from lmtool.core.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError, ServerError
+from lmtool.inference.guide.config import GuideConfig
+from lmtool.inference.guide.grammar import first_grammar, is_impossible, is_quick, noun, other_grammars, refusal
+from lmtool.inference.guide.unique_names import NameTokens
+from lmtool.net.subprocesses.process import CrashError, Pool, TimeOverError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lmtool.core.types import Constraint
+    from lmtool.inference.guide.grammar import Grammar
+    from lmtool.inference.guide.unique_names import UniqueNames
+
+T = TypeVar("T")
+
+_LIMITS = LLParserLimits(
+    max_items_in_row=10_000,
+    step_max_items=10_000,
+    step_lexer_fuel=100_000,
+    max_lexer_states=100_000,
+    verbose_errors=False,
+)
+"""A step takes about 7 ms at most with these; 400 schemas of MaskBench lose nothing by them."""
+_BASE_BYTES, _BYTES_PER_CHARACTER = 60_000, 140
+"""What a compiled constraint takes, measured over a thousand schemas of 500 characters that streams have followed."""
+_NO_TEXT = "NoExtension"
+_REFUSED = ("doesn't satisfy the grammar", "out of range")
+_SIMPLIFY = "make the constraint simpler: fewer alternatives, fewer nested or large repetitions"
+_MARK = re.compile(r"<[!-~]+>")
+"""An added token that stands for itself in a vocabulary of any kind."""
+_SLICES = [one.replace(r"\x7F]", r"\x7F\u{2028}\u{2029}]") for one in LLTokenizer.general_slices()]
+"""Texts whose tokens are allowed as one where all such texts are: of characters that a dot of ECMA-262 matches."""
+_FORCED_SECONDS = 0.005
+"""Seconds of CPU within which a search for forced tokens pays: all streams wait meanwhile."""
+
+
+def too_complex(what: str) -> ConstraintTooComplexError:
+    """Return the error for a constraint that goes beyond a limit."""
+    return ConstraintTooComplexError(what, _SIMPLIFY)
+
+
+class MatcherGuide:
+    """An `interfaces.Guide` whose text a matcher tracks; eos ids, and tokens after them, are tracked here.
+
+    Made by `CompiledConstraint.guide`; nothing else may use its matcher.
+    """
+
+    __slots__ = ("_eos", "_eos_count", "_error", "_find_forced", "_names", "matcher", "slow", "slow_steps", "warnings")
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        eos: frozenset[int],
+        warnings: tuple[str, ...] = (),
+        names: UniqueNames | None = None,
+    ) -> None:
+        """matcher: at its start, without error. eos: ids that end a text. names: None where none can repeat."""
+        self.matcher = matcher
+        self.slow = False
+        """See `interfaces.Guide.slow`."""
+        self.slow_steps = 0
+        """Steps so far in which its mask took too long."""
+        self._eos = eos
+        self.warnings = warnings
+        """See `interfaces.Guide.warnings`."""
+        self._names = names
+        self._eos_count = 0
+        self._error: LmtoolError | None = None
+        self._find_forced = True
+
+    def advance(self, token: int) -> None:
+        """Follow the token that the stream was given."""
+        if self._error is not None:
+            return
+        if token in self._eos:
+            if not self.may_end():
+                self._error = ServerError(f"the eos id {token} was picked where the constraint does not allow it")
+            self._eos_count += 1
+        elif self._eos_count:
+            self._error = ServerError(f"token {token} was picked behind the end of the constraint's text")
+        elif not self.matcher.consume_token(token):
+            self._error = self._matcher_error()
+        elif self._names is not None and not self._names.advance(token):
+            self._error = ServerError("a token was picked that writes a name for the second time")
+
+    def forbid_repeats(self, row: NDArray[np.uint32]) -> None:
+        """Forbid tokens that would repeat a name. row: [ceil(V / 32)], what the matcher allows; changed in place."""
+        if self._names is None or self.check() is not None:
+            return
+        self._names.forbid_repeats(row, self.matcher)
+        if not row.any():
+            problem = (
+                "the object has every name already, or the array every string, that it may have, and needs another"
+            )
+            self.fail(ConstraintError(problem, "ask for fewer properties or items, or allow more of them"))
+
+    def forced(self) -> list[int]:
+        """Return the tokens that must follow now, without following them; none where the search takes too long."""
+        if self._error is not None or self._eos_count or not self._find_forced or self.slow:
+            return []
+        started = time.thread_time()
+        forced = [token for token in self.matcher.compute_ff_tokens() if token not in self._eos]
+        self._find_forced = time.thread_time() - started < _FORCED_SECONDS
+        return forced if self._names is None else forced[: self._names.legal(forced, forced=True)]
+
+    def accepts(self, draft: Sequence[int]) -> int:
+        """Return how many tokens of a draft are legal, from its start; an eos id counts where the text may end."""
+        if self._error is not None or self._eos_count:
+            return 0
+        plain = next((at for at, token in enumerate(draft) if token in self._eos), len(draft))
+        legal = self.matcher.validate_tokens(list(draft[:plain])) if plain else 0
+        if self._names is not None:
+            legal = self._names.legal(list(draft[:legal]))
+        if legal < plain or plain == len(draft):
+            return legal
+        ahead = self.fork()
+        for token in draft[:plain]:
+            ahead.advance(token)
+        return plain + ahead.may_end()
+
+    def fork(self) -> MatcherGuide:
+        """Return an independent guide at the same place."""
+        names = None if self._names is None else self._names.copy()
+        copy = MatcherGuide(self.matcher.deep_copy(), self._eos, self.warnings, names)
+        copy._eos_count, copy._error, copy._find_forced = self._eos_count, self._error, self._find_forced
+        copy.slow = self.slow
+        return copy
+
+    def may_end(self) -> bool:
+        """Whether the text so far is a whole match."""
+        return self._error is None and self.matcher.is_accepting()
+
+    def ended(self) -> bool:
+        """Whether nothing but eos can follow."""
+        return self._error is None and (self._eos_count > 0 or self.matcher.is_stopped())
+
+    def error(self) -> LmtoolError | None:
+        """Return why the stream cannot go on, if so."""
+        return self._error
+
+    def fail(self, error: LmtoolError) -> None:
+        """End the stream with this error, unless it has one."""
+        self._error = self._error or error
+
+    def check(self) -> LmtoolError | None:
+        """Return the error, also one that the matcher met in its last mask."""
+        if self._error is None:
+            self._error = self._matcher_error()
+        return self._error
+
+    def _matcher_error(self) -> LmtoolError | None:
+        if not self.matcher.is_error():
+            return None
+        problem = self.matcher.get_error().split("\n", 1)[0][:300]
+        if problem.startswith(_NO_TEXT):
+            return ConstraintError(
+                "no text goes on from here within the constraint", "look for parts that exclude others"
+            )
+        if any(sign in problem for sign in _REFUSED):
+            return ServerError(f"a token was picked that the constraint does not allow: {problem}")
+        return too_complex(f"following the constraint takes too much: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledConstraint:
+    """A compiled constraint, to be copied for each stream. Safe from any thread."""
+
+    matcher: LLMatcher
+    warnings: tuple[str, ...]
+    size: int
+    """Estimated bytes in memory."""
+    eos: frozenset[int]
+    slow: bool = False
+    """Whether its first mask takes long, see `MatcherGuide.slow`."""
+    names: UniqueNames | None = None
+    """None where no name can come twice."""
+
+    def guide(self) -> MatcherGuide:
+        """Return a fresh guide at the constraint's start."""
+        names = None if self.names is None else self.names.copy()
+        guide = MatcherGuide(self.matcher.deep_copy(), self.eos, self.warnings, names)
+        guide.slow = self.slow
+        return guide
+
+
+class ConstraintBackend:
+    """Compiles constraints for one tokenizer, within the library's limits. Safe from any thread."""
+
+    def __init__(
+        self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig | None = None
+    ) -> None:
+        """Read the tokenizer, which takes seconds for a large one. Raises `ResourceError` where it cannot be used."""
+        config = config or GuideConfig()
+        self._eos = frozenset(eos_ids)
+        self._processes = Pool(config.threads)
+        self._config = config
+        self.tokenizer = read_tokenizer(tokenizer_json, vocab_size, eos_ids)
+        self._name_tokens = NameTokens(self.tokenizer, vocab_size)
+
+    def compile(self, constraint: Constraint) -> CompiledConstraint:
+        """Compile a constraint and fill its first mask. Raises `ConstraintError`, at the latest within the limits."""
+        problem: LmtoolError | None = None
+        impossible = False
+        for grammar in self._grammars(constraint):
+            if grammar.wider and impossible:
+                break
+            matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
+            if matcher.is_error():
+                impossible = impossible or (is_impossible(matcher.get_error()) and not grammar.warnings)
+                problem = refusal(constraint, matcher.get_error(), grammar.warnings)
+                continue
+            try:
+                return self._try(constraint, grammar, matcher)
+            except ConstraintTooComplexError:
+                raise
+            except ConstraintError:
+                if not grammar.warnings:
+                    raise
+                # What the grammar leaves out of the constraint might match.
+                problem = ConstraintError(f"the {noun(constraint)} cannot be enforced: {grammar.warnings[0]}")
+        assert problem is not None, "a constraint can be written in one way at least"
+        raise problem
+
+    def close(self) -> None:
+        """End its processes."""
+        self._processes.close()
+
+    def _grammars(self, constraint: Constraint) -> Iterator[Grammar]:
+        """The ways to write a constraint, lazily; long ones are written in another process."""
+        yield first_grammar(constraint) if is_quick(constraint) else self._write(first_grammar, constraint)
+        if constraint.kind in {"json_schema", "structural_tag"}:
+            others, problem = self._write(other_grammars, constraint)
+            yield from others
+            if problem is not None:
+                raise problem
+
+    def _write(self, write: Callable[[Constraint], T], constraint: Constraint) -> T:
+        try:
+            return self._processes.call(self._config.deadline, write, constraint)
+        except TimeOverError:
+            raise too_complex(
+                f"writing the constraint as a grammar takes more than {self._config.deadline:g} s"
+            ) from None
+        except CrashError as problem:
+            raise ServerError(f"the process that writes grammars failed: {problem}", "try again") from None
+
+    def _try(self, constraint: Constraint, grammar: Grammar, matcher: LLMatcher) -> CompiledConstraint:
+        first = MatcherGuide(matcher.deep_copy(), self._eos)
+        allowed = int.from_bytes(first.matcher.compute_bitmask(), "little")
+        if isinstance(error := first.check(), ConstraintTooComplexError):
+            raise error
+        stuck = not first.may_end() and not allowed & ~sum(1 << eos for eos in self._eos)
+        if error is not None or stuck:
+            raise ConstraintError(f"no text matches the {noun(constraint)}", "look for parts that exclude each other")
+        size = _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
+        warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
+        names = self._name_tokens.unique(grammar.names, grammar.markers)
+        return CompiledConstraint(
+            matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher), names
+        )
+
+    def _is_slow(self, matcher: LLMatcher) -> bool:
+        """Whether a first mask takes long even the second time, when much of what it needs is cached."""
+        copy, started = matcher.deep_copy(), time.thread_time()
+        copy.compute_bitmask()
+        return time.thread_time() - started > self._config.late_seconds
+
+
+def read_tokenizer(tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]) -> LLTokenizer:
+    """Return llguidance's view of a tokenizer: the bytes of each id. Raises `ResourceError` where it has none."""
+    try:
+        described = json.loads(tokenizer_json)  # the library takes other texts for names on the hub
+        if _show_marks(described):
+            tokenizer_json = json.dumps(described)
+        return LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids) or None, slices=_SLICES)
+    except (ValueError, RuntimeError) as error:
+        raise ResourceError(
+            f"constraints cannot be used with this tokenizer: {error}", "send the request without a constraint"
+        ) from error
+
+
+def _show_marks(tokenizer: dict[str, Any]) -> bool:
+    """Turn added tokens that are text into tokens of the vocabulary; whether there are any.
+
+    tokenizer: the content of a tokenizer.json.
+
+    The library takes every added token between angle brackets for a special one, which no text matches; but some, such
+    as Qwen's <tool_call>, say of themselves that they show. Plain characters stand for themselves in every vocabulary.
+    """
+    added, vocab = tokenizer.get("added_tokens") or [], tokenizer.get("model", {}).get("vocab")
+    marks = [one for one in added if not one.get("special") and _MARK.fullmatch(one["content"])]
+    if not marks or not isinstance(vocab, dict):
+        return False
+    # Those that stay are in the vocabulary as well: otherwise they are numbered anew behind it, over the marks.
+    vocab.update({one["content"]: one["id"] for one in added})
+    tokenizer["added_tokens"] = [one for one in added if one not in marks]
+    return True

@@ -1,0 +1,83 @@
+"""The reasoning parsers by name, and the one that a chat template tells of."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from lmtool.core.errors import UsageError
+from lmtool.inference.text.harmony import CHANNEL, HarmonyChannels
+from lmtool.inference.text.reasoning_parser import GROUP, ReasoningParser
+from lmtool.inference.text.thought_reader import MarkedThoughts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NONE = "none"
+"""Names no parser: thoughts are part of the answer's text."""
+
+_OWN: Mapping[str, ReasoningParser] = {
+    parser.name: parser
+    for parser in (
+        MarkedThoughts("think"),
+        MarkedThoughts("qwen3"),
+        MarkedThoughts("deepseek_r1", implicit=True),
+        MarkedThoughts("deepseek_v3"),
+        MarkedThoughts("glm45", separator="\n"),
+        MarkedThoughts("kimi_k2"),
+        MarkedThoughts("minimax_m2"),
+        MarkedThoughts("olmo3", implicit=True),
+        MarkedThoughts("mistral", "[THINK]", "[/THINK]", ""),
+        MarkedThoughts("seed_oss", "<seed:think>", "</seed:think>", ""),
+        MarkedThoughts("granite", "Here is my thought process:", "Here is my response:", " "),
+        HarmonyChannels(),
+    )
+}
+"""By vLLM's names; `think` is for any model with these two marks."""
+
+
+def installed() -> tuple[str, ...]:
+    """Names of lmtool's own parsers, of those of installed packages, and `none`."""
+    return (*sorted({*_OWN, *entry_points(group=GROUP).names}), NONE)
+
+
+@lru_cache(maxsize=64)
+def find_parser(name: str) -> ReasoningParser | None:
+    """The parser of this name; None for `none`. Raises `UsageError` for a name that is not installed, or is no parser.
+
+    Installed packages add parsers by entry points of `reasoning_parser.GROUP`.
+    """
+    if name == NONE:
+        return None
+    if name in _OWN:
+        return _OWN[name]
+    entries = entry_points(group=GROUP)
+    if name not in entries.names:
+        raise UsageError(f"--reasoning-parser {name!r} is unknown", f"known: {', '.join(installed())}")
+    try:
+        loaded = entries[name].load()
+        parser = loaded if isinstance(loaded, ReasoningParser) and not isinstance(loaded, type) else loaded()
+    except Exception as problem:  # foreign code: whatever it raises is about this name only
+        raise UsageError(f"the reasoning parser {name} cannot be loaded: {problem}", f"of {GROUP}") from problem
+    if not isinstance(parser, ReasoningParser):
+        raise UsageError(f"the reasoning parser {name} is {type(parser).__name__}, which is none", f"see {GROUP}")
+    return parser
+
+
+def parser_of(template: str) -> str:
+    """The name of the parser for what a chat template shows of thoughts; `none` where it shows none.
+
+    A template that only cuts thoughts off earlier turns, as DeepSeek-R1's first one, has the closing mark alone: the
+    model opens its thought without one.
+    """
+    if CHANNEL in template and "analysis" in template:
+        return "openai_gptoss"
+    for mark, name in _MARKS.items():
+        if mark in template:
+            return name
+    return NONE
+
+
+_MARKS = {"[THINK]": "mistral", "<seed:think>": "seed_oss", "<think>": "think", "</think>": "deepseek_r1"}
+"""What a template has, to its parser: the first that fits."""

@@ -1,0 +1,400 @@
+"""A token model that also speaks text: prompts and messages in, whole characters out, stop strings watched for."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, TypeAlias
+
+from lmtool.core.errors import LmtoolError, ResourceError, ServerError
+from lmtool.core.fingerprint import fingerprint
+from lmtool.core.interfaces import LoadedModel, began_at, client_of, current_limits, place_of
+from lmtool.core.model_usage import usage_of
+from lmtool.core.prompt_limits import limits_of
+from lmtool.core.streams import DeferredHandle, failure, refuse
+from lmtool.core.types import GenerateRequest, TokenOutput, Usage
+from lmtool.inference.text.prepared_request import PreparedRequest
+from lmtool.inference.text.worker import LONG, prompt_size, run_in_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from lmtool.core.interfaces import (
+        AnswerCheck,
+        Detokenizer,
+        QueuePlace,
+        Sink,
+        StreamHandle,
+        Tokenizer,
+        TokenModel,
+        Verdict,
+    )
+    from lmtool.core.model_usage import ModelUsage
+    from lmtool.core.prompt_limits import LimitsByModel
+    from lmtool.core.types import ModelInfo, ScoreRequest, StreamId
+
+Request: TypeAlias = "GenerateRequest | ScoreRequest"
+
+
+class TextModel:
+    """An `interfaces.TokenModel` over one that knows ids only.
+
+    Strings and messages become ids; `scored` strings are tokenized as what follows the prompt. With `text`, each
+    output carries the whole characters that its token completes; special tokens add none. A stop string ends its
+    stream with `stop`: the token that completes it is the last output, with the text before the match; the inner
+    stream is cancelled. Without `text`, stop strings work the same and no text is sent. A stream that a stop string, or
+    a stop id, cuts before its constraint has ended it says so in its warnings. One that its constraint has ended is
+    validated before its last output is handed on. Streams of ids that need none of this go straight to the inner
+    model, sink and all. With `reasoning`, a thought comes apart: `text`, stop strings and validation are of the answer.
+
+    Where a stop string cuts, the last output waits for the inner stream's end, whose usage has its cached tokens.
+    """
+
+    def __init__(self, inner: TokenModel, tokenizer: Tokenizer, check: AnswerCheck | None = None) -> None:
+        """check: validates finished answers, and is closed with the model; None validates nothing."""
+        self._inner = inner
+        self._tokenizer = tokenizer
+        self._isolated: bool = getattr(tokenizer, "isolates_chats", False)
+        limits = limits_of(None, current_limits(inner))
+        if limits is not None:
+            tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
+        self._check = check
+        self._channels: dict[Sink, _Channel] = {}
+        self._tokenizing: set[asyncio.Future[PreparedRequest | None]] = set()
+        self._validating: set[asyncio.Future[Verdict]] = set()
+        if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
+            importlib.import_module("lmtool.inference.text.chat_template").prepare(isolated=self._isolated)
+
+    def submit(self, request: Request, sink: Sink) -> StreamHandle:
+        """Start a stream, see `interfaces.TokenModel.submit`; equal sinks count as one."""
+        check = self._check_of(request)
+        if check is None and _plain(request):
+            return self._inner.submit(request, sink)
+        try:
+            if self._tokenizer.limits is not None:
+                self._tokenizer.limits.check(request)
+            size = _text_size(request, isolated=self._isolated)
+            if size >= LONG:
+                return self._submit_later(request, sink, size, check)
+            return self._start(PreparedRequest(request, self._tokenizer, check), sink)
+        except LmtoolError as error:
+            return refuse(request.stream_id, sink, error)
+
+    @property
+    def usage_now(self) -> ModelUsage:
+        """See `model_usage.Measured`."""
+        return usage_of(self._inner)
+
+    @property
+    def limits(self) -> LimitsByModel:
+        """What its prompts may have, see `interfaces.Limited`."""
+        return {} if self._tokenizer.limits is None else {None: self._tokenizer.limits}
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """Return the inner model's description, with the tokenizer's identity; its fingerprint covers both."""
+        info = await self._inner.info(model)
+        own, whole = self._tokenizer, info.fingerprint
+        if whole is not None:
+            whole = fingerprint({"ids": whole, "text": own.digest})
+        described = replace(info, tokenizer=own.info, chat_template=own.has_chat_template, tool_calls=own.tool_calls)
+        return replace(described, reasoning=own.reasoning, fingerprint=whole)
+
+    def tokenizer(self, model: str | None = None) -> Tokenizer:  # noqa: ARG002  # one model
+        """The tokenizer, see `interfaces.Tokenized`."""
+        return self._tokenizer
+
+    async def drain(self, seconds: float) -> int:
+        """Wait for prompts being tokenized and for the inner model's streams, see `interfaces.LoadedModel.drain`.
+
+        Waits also for the answers that are being validated.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        running = 0
+        await self._wait_for_work(seconds)
+        if isinstance(self._inner, LoadedModel):
+            running = await self._inner.drain(max(0.0, deadline - loop.time()))
+            await self._wait_for_work(deadline - loop.time())
+        return len(self._tokenizing) + len(self._validating) + running
+
+    async def _wait_for_work(self, seconds: float) -> None:
+        if work := self._tokenizing | self._validating:
+            await asyncio.wait(work, timeout=max(0.0, seconds))
+
+    def close(self) -> None:
+        """Close the inner model, see `interfaces.LoadedModel.close`; prompts that wait are not tokenized any more."""
+        for work in self._tokenizing:
+            work.cancel()
+        if isinstance(self._inner, LoadedModel):
+            self._inner.close()
+        if self._check is not None:
+            self._check.close()
+
+    def _check_of(self, request: Request) -> AnswerCheck | None:
+        """What validates a request's answer."""
+        constraint = request.constraint if isinstance(request, GenerateRequest) else None
+        wanted = constraint is not None and self._check is not None and self._check.applies_to(constraint)
+        return self._check if wanted else None
+
+    def _start(self, prepared: PreparedRequest, sink: Sink) -> StreamHandle:
+        if prepared.detokenizer is None:
+            return self._inner.submit(prepared.request, sink)
+        if prepared.stops is not None and prepared.stops.matched is not None:  # by what counts as generated
+            return _ended(prepared, prepared.stops.matched, sink)
+        channel = self._channels.get(sink)
+        if channel is None:
+            on_empty = partial(self._channels.pop, sink, None)
+            channel = self._channels[sink] = _Channel(sink, on_empty, self._validating)
+        return channel.start(prepared, prepared.detokenizer, self._inner)
+
+    def _submit_later(self, request: Request, sink: Sink, size: int, check: AnswerCheck | None) -> StreamHandle:
+        """Tokenize in the worker thread, so that one long text does not stop everybody's streams."""
+        handle = DeferredHandle(request.stream_id, sink)
+        work = run_in_worker(size, self._prepare, request, handle, check)
+        self._tokenizing.add(work)
+        work.add_done_callback(partial(self._tokenized, handle, sink))
+        return handle
+
+    def _prepare(self, request: Request, handle: DeferredHandle, check: AnswerCheck | None) -> PreparedRequest | None:
+        """Tokenize; None where nobody waits for it any more."""
+        return None if handle.ended else PreparedRequest(request, self._tokenizer, check)
+
+    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[PreparedRequest | None]) -> None:
+        self._tokenizing.discard(work)
+        if work.cancelled():
+            handle.fail(ResourceError("the model was closed before the prompt was read"))
+            return
+        try:
+            prepared = work.result()
+        except LmtoolError as error:
+            handle.fail(error)
+            return
+        if prepared is not None:
+            handle.start(partial(self._start, prepared, sink))
+
+
+class _Channel:
+    """The streams of one sink: one call of it for each call by the inner model."""
+
+    def __init__(self, sink: Sink, on_empty: Callable[[], object], validating: set[asyncio.Future[Verdict]]) -> None:
+        """validating: where answers are noted that are being validated."""
+        self.client = client_of(sink)
+        self._sink = sink
+        self._on_empty = on_empty
+        self._validating = validating
+        # Ids of our own: once a stop string cut a stream, its id may be used again before the inner stream is gone.
+        self._inner_ids = count()
+        self._streams: dict[StreamId, _Stream] = {}
+
+    def start(self, prepared: PreparedRequest, detokenizer: Detokenizer, inner: TokenModel) -> StreamHandle:
+        inner_id = next(self._inner_ids)
+        handle = inner.submit(replace(prepared.request, stream_id=inner_id), self)
+        stream = self._streams[inner_id] = _Stream(prepared, detokenizer, handle, written=[prepared.written])
+        return stream
+
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the inner model's outputs of one step, see `Sink`."""
+        shown = []
+        for output in outputs:
+            stream = self._streams[output.stream_id]
+            if not stream.ended:
+                event = stream.show(output)
+                if stream.checking is not None:
+                    self._await(output.stream_id, stream.checking, event)
+                    continue
+                if stream.cut is None:
+                    shown.append(event)
+            elif output.last and stream.cut is not None:
+                shown.append(stream.end_cut(stream.cut, output))
+            if output.last:
+                del self._streams[output.stream_id]
+        self._hand_on(shown)
+
+    def _await(self, inner_id: StreamId, checking: Future[Verdict], last: TokenOutput) -> None:
+        """Keep a stream's last output back until it is known whether its text is valid."""
+        work = asyncio.wrap_future(checking)
+        self._validating.add(work)
+        work.add_done_callback(partial(self._checked, inner_id, last))
+
+    def _checked(self, inner_id: StreamId, last: TokenOutput, work: asyncio.Future[Verdict]) -> None:
+        self._validating.discard(work)
+        stream = self._streams.pop(inner_id)
+        if stream.cancelled:
+            self._hand_on([TokenOutput(last.stream_id, finish_reason="cancelled", usage=last.usage)])
+        elif (problem := _problem(work)) is not None:
+            self._hand_on([failure(last.stream_id, problem)])
+        else:
+            self._hand_on([replace(last, warnings=last.warnings + work.result().warnings)])
+
+    def _hand_on(self, shown: Sequence[TokenOutput]) -> None:
+        if shown:
+            self._sink(shown)
+        if not self._streams:
+            self._on_empty()
+
+
+def _problem(work: asyncio.Future[Verdict]) -> LmtoolError | None:
+    """Why a stream cannot end as it would."""
+    bug = None if work.cancelled() else work.exception()
+    if work.cancelled() or bug is not None:
+        asyncio.get_running_loop().call_exception_handler({"message": "an answer was not validated", "exception": bug})
+        return ServerError("the answer could not be validated", "see the server's log")
+    return work.result().error
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One stream on its way from ids to text; its submitter's handle as well."""
+
+    prepared: PreparedRequest
+    detokenizer: Detokenizer
+    handle: StreamHandle
+    tokens: int = 0
+    reasoning_tokens: int = 0
+    written: list[str] = field(default_factory=list)
+    """The text so far, where it will be validated."""
+    checking: Future[Verdict] | None = None
+    """The validation of its text, once that has ended."""
+    cut: TokenOutput | None = None
+    """The last output where a stop string cut the stream: it waits for the inner stream's usage."""
+    cancelled: bool = False
+    ended: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if not self.ended:
+            self.handle.cancel()
+
+    def pause(self) -> None:
+        if not self.ended:
+            self.handle.pause()
+
+    def resume(self) -> None:
+        if not self.ended:
+            self.handle.resume()
+
+    def queue_place(self) -> QueuePlace | None:
+        """See `interfaces.Queued`."""
+        return None if self.ended else place_of(self.handle)
+
+    def began_at(self) -> float | None:
+        """See `interfaces.Timed`."""
+        return began_at(self.handle)
+
+    def show(self, output: TokenOutput) -> TokenOutput:
+        """Return the submitter's view of the inner stream's next output; may end the stream.
+
+        Once `checking`, what is returned is the last output if that finds nothing.
+        """
+        prepared = self.prepared
+        if output.error is not None:
+            self.ended = True
+            return replace(output, stream_id=prepared.request.stream_id)
+        thought, text = self._text(output)
+        finish_reason, usage, stopped_by = output.finish_reason, output.usage, output.stopped_by
+        if usage is not None and self.reasoning_tokens:
+            usage = replace(usage, reasoning_tokens=self.reasoning_tokens)
+        stops = prepared.stops
+        if stops is not None and stops.matched is not None and finish_reason != "cancelled":
+            finish_reason, stopped_by = "stop", stops.matched
+        self.ended = finish_reason is not None
+        cut = self.ended and not output.last
+        if cut:
+            self.handle.cancel()
+        warnings = output.warnings
+        if prepared.constraint is not None and stopped_by is not None:
+            warnings += (_cut(stopped_by),)
+        elif prepared.check is not None:
+            self.written.append(text)
+            if self._ends_constraint(output):
+                self._begin_check(output.warnings)
+        event = TokenOutput(
+            prepared.request.stream_id,
+            output.token,
+            output.logprob,
+            output.top_logprobs,
+            text if prepared.shows_text else None,
+            finish_reason,
+            usage,
+            warnings=warnings,
+            stopped_by=stopped_by,
+            seed=output.seed,
+            reasoning=thought if prepared.shows_text else None,
+        )
+        if cut:
+            self.cut = event
+        return event
+
+    def end_cut(self, last: TokenOutput, inner: TokenOutput) -> TokenOutput:
+        """Return the last output of a stream that a stop string cut, once the inner stream has ended, too."""
+        cached = 0 if inner.usage is None else inner.usage.cached_tokens
+        return replace(last, usage=Usage(self.prepared.prompt_tokens, self.tokens, cached, self.reasoning_tokens))
+
+    def _text(self, output: TokenOutput) -> tuple[str | None, str]:
+        """What an output adds to the thought, None where its token is none of it; and to the text, up to a stop."""
+        text = ""
+        if output.token is not None:
+            self.tokens += 1
+            if not self._ends_constraint(output):
+                text = self.prepared.text_of(output.token)
+        if output.last:
+            text += self.detokenizer.finish()
+        thought, text = self.prepared.split(text, last=output.last)
+        self.reasoning_tokens += thought is not None and output.token is not None
+        stops = self.prepared.stops
+        if stops is None:
+            return thought, text
+        text = stops.push(text)
+        return thought, text + stops.flush() if output.last and stops.matched is None else text
+
+    def _ends_constraint(self, output: TokenOutput) -> bool:
+        """Whether an output ends the stream because its constraint is met: by an eos id that is no part of the text.
+
+        A server elsewhere does not say which id it stopped at.
+        """
+        prepared = self.prepared
+        if prepared.constraint is None or output.finish_reason != "stop" or output.stopped_by is not None:
+            return False
+        return prepared.check is not None or output.token not in prepared.stop_ids
+
+    def _begin_check(self, warnings: Sequence[str]) -> None:
+        prepared = self.prepared
+        assert prepared.check is not None, "the text was kept to be validated"
+        assert prepared.constraint is not None, "there is something to validate by"
+        self.checking = prepared.check.begin(prepared.constraint, "".join(self.written), warnings)
+
+
+def _cut(stopped_by: str | int) -> str:
+    what = f"the stop string {stopped_by!r}" if isinstance(stopped_by, str) else f"the stop id {stopped_by}"
+    return f"the answer was cut at {what}, before its constraint had ended it"
+
+
+def _ended(prepared: PreparedRequest, matched: str, sink: Sink) -> StreamHandle:
+    """End a stream that goes on behind its stop string."""
+    usage = Usage(prepared.prompt_tokens, 0)
+    handle = DeferredHandle(prepared.request.stream_id, sink)
+    text = "" if prepared.shows_text else None
+    handle.end(
+        TokenOutput(prepared.request.stream_id, text=text, finish_reason="stop", usage=usage, stopped_by=matched)
+    )
+    return handle
+
+
+def _plain(request: Request) -> bool:
+    """Whether a request has ids only and asks for no text."""
+    if request.text or not isinstance(request.prompt, tuple):
+        return False
+    if isinstance(request, GenerateRequest) and request.reasoning is not None:
+        return False
+    return not (request.sampling.stop if isinstance(request, GenerateRequest) else isinstance(request.scored, str))
+
+
+def _text_size(request: Request, *, isolated: bool) -> int:
+    """Return how many characters must be tokenized."""
+    if isinstance(request, GenerateRequest):
+        return prompt_size(request.prompt, isolated=isolated) + len(request.generated)
+    return prompt_size(request.prompt) + (len(request.scored) if isinstance(request.scored, str) else 0)

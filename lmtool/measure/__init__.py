@@ -1,0 +1,1 @@
+"""Measurements of servers: benchmarks, the API audit, and protocol conformance."""

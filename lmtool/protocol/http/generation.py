@@ -1,0 +1,293 @@
+"""One request's streams: prepared, run through one sink, sorted by answer, cancelled when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
+
+from lmtool.core.streams import Inbox, stream, within
+from lmtool.core.types import ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput, Usage
+from lmtool.net.access.caller import salted
+from lmtool.protocol.http import errors
+from lmtool.protocol.http.answers import Answer
+from lmtool.protocol.http.errors import ApiError
+from lmtool.protocol.http.prompt_tokens import prompt_tokens, token_filters
+from lmtool.protocol.http.tools.deltas import NamedToolReader, Plain, Reader
+from lmtool.protocol.http.tools.parsers import CallListReader
+from lmtool.protocol.http.tools.tools_or_schema import forced_calls, strict_calls, tools_or_schema
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from lmtool.core.types import Constraint, Prompt
+    from lmtool.protocol.http.models import Models, Served
+    from lmtool.protocol.http.requests import Call
+    from lmtool.protocol.http.tools.deltas import Delta
+    from lmtool.protocol.http.tools.parsers import ToolCallParser
+
+_log = logging.getLogger(__name__)
+TOOLS_NOT_SHOWN = "the model's chat template says nothing of tools, so the model was not told of them"
+
+
+class Generation:
+    """The streams of one call. `start` it once, then take `steps`, or `finish` it."""
+
+    def __init__(self, served: Served, call: Call, arrived: float | None = None) -> None:
+        """arrived: when the request did, in the loop's time, from which its deadline counts; None: now."""
+        self.call = call = call.with_defaults(served.info.sampling_defaults)
+        self._arrived = asyncio.get_running_loop().time() if arrived is None else arrived
+        self.served = served
+        self.answers = [self._answer(index) for index in range(len(call.prompts) * call.width)]
+        self.constraint = self._answer_constraint()
+        self.reasoning = call.reasoning(served.info)
+        self._running: set[int] = set()
+        self._processors = call.logits_processors
+        self.prompts: tuple[Prompt, ...] = call.prompts
+        """What is sent to the model: ids where their number must be known beforehand."""
+
+    async def start(self, *, count: bool = False) -> None:
+        """Prepare what must be known before anything is sent. count: whether the prompts' tokens must be.
+
+        Raises `ApiError`, or `RequestError` where the chat template refuses the messages.
+        """
+        call, served = self.call, self.served
+        if served.info.text_only and (name := call.without_ids()) is not None:
+            raise ApiError(400, f"this model gives text and no token ids, so it cannot have {name}", param=name)
+        needs_ids = call.logprobs is not None and not served.info.text_only
+        if needs_ids or call.echo or call.prompt_logprobs is not None:
+            served.need_tokenizer()
+        self._processors = (*call.logits_processors, *token_filters(call, served))
+        if not (call.needs_prompt_ids or (served.tokenizer is not None and (count or len(call.prompts) > 1))):
+            return
+        prompts: list[Prompt] = []
+        for prompt in call.prompts:
+            if prompts:
+                await asyncio.sleep(0)  # 128 prompts that are tokenized one after the other would keep all waiting
+            prompts.append(await prompt_tokens(prompt, call, served))
+        self.prompts = tuple(prompts)
+        if self.reasoning is not None and isinstance(call.prompts[0], ChatPrompt):
+            self.reasoning = replace(self.reasoning, prefill=call.prompts[0].prefill)
+
+    @property
+    def echoed(self) -> tuple[Prompt, ...]:
+        """The prompts as an answer repeats them."""
+        return self.call.prompts if self.call.truncate is None else self.prompts
+
+    @property
+    def prompt_ids(self) -> list[list[int]] | None:
+        """The ids of each prompt, where the request asks for them."""
+        return (
+            [list(prompt) for prompt in self.prompts if isinstance(prompt, tuple)]
+            if self.call.return_token_ids
+            else None
+        )
+
+    def _answer_constraint(self) -> Constraint | None:
+        """What the answers must match: the request's own form, or calls where it allows them. Raises `ApiError`."""
+        tools, form, parser = self.call.tools, self.call.constraint, self.served.tool_call_parser
+        if self.served.info.text_only:  # it takes tools as they are
+            return None if tools is not None and tools.forced else form
+        if tools is None:
+            return form
+        if tools.forced:
+            own = forced_calls(tools, parser, self._special_marks) if self._form_is_known else None
+            return form if own is None else own
+        if form is not None:
+            return tools_or_schema(form, tools, parser, self._special_marks)
+        # Calls that nothing forces are held to strict tools' schemas, where a mark tells them from text.
+        return strict_calls(tools, parser, self._special_marks) if self._form_is_known else None
+
+    @property
+    def _form_is_known(self) -> bool:
+        """Whether the server knows how the model writes calls, and which marks around them are special tokens."""
+        return self.served.info.tool_calls is not None
+
+    @property
+    def _special_marks(self) -> Mapping[str, int]:
+        """The marks around calls that are special tokens."""
+        calls = self.served.info.tool_calls
+        ids = {} if calls is None else calls.special_tokens
+        return {mark: ids[mark] for mark in self.served.tool_call_parser.marks if mark in ids}
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts together, as far as they are ids."""
+        return sum(len(prompt) for prompt in self.prompts if isinstance(prompt, tuple))
+
+    def _answer(self, index: int) -> Answer:
+        form = self.served.tool_call_parser
+        answer = Answer(index, self.call.logprobs, self._reader(form), id_length=form.id_length)
+        answer.include_stop = self.call.include_stop
+        answer.shows_reasoning = self.call.thoughts is None or self.call.thoughts.visible
+        if self.call.tools is not None and not self.call.tools.parallel:
+            answer.max_calls = 1
+        if self.call.tools is not None and not self._is_list and not self.served.info.text_only:
+            answer.marks = {number: mark for mark, number in self._special_marks.items()}
+        return answer
+
+    def _reader(self, form: ToolCallParser) -> Reader:
+        tools = self.call.tools
+        if tools is None or self.served.info.text_only:
+            return Plain()
+        if not self._is_list:
+            return form.reader(tools.tools)
+        return NamedToolReader(tools.tools[0].name) if tools.mode == "named" else CallListReader()
+
+    @property
+    def _is_list(self) -> bool:
+        """Whether a call that must be is written as JSON, whatever the model's own form."""
+        tools, form = self.call.tools, self.served.tool_call_parser
+        own = form.holds_forced and form.grammar is not None and self._form_is_known
+        return tools is not None and tools.forced and not own
+
+    async def steps(self) -> AsyncGenerator[list[TokenOutput], None]:
+        """The outputs of all answers, those that arrive together as one list; `add` each.
+
+        Raises `ApiError` when a stream fails, and ends all. They share one sink: a step of the model wakes the request
+        once.
+        """
+        inbox, self._running = Inbox(elapsed=self._elapsed), set(range(len(self.answers)))
+        try:
+            for index in range(len(self.answers)):
+                inbox.submit(self.served.model, self._request(index))
+            while self._running:
+                outputs = await inbox.take()
+                failed = next((at for at, output in enumerate(outputs) if output.error is not None), None)
+                if failed is None:
+                    yield outputs
+                    continue
+                if failed:
+                    yield outputs[:failed]
+                self._count(self.answers[cast("int", outputs[failed].stream_id)], outputs[failed])
+                problem = outputs[failed]
+                raise errors.api_error(problem.error or "", problem.error_code, problem.retry_after)
+        finally:
+            inbox.cancel()
+            for index in self._running.copy():
+                self._count(self.answers[index], None)
+
+    def add(self, output: TokenOutput) -> tuple[Answer, list[Delta]]:
+        """The answer that an output belongs to, and what is added to it."""
+        answer = self.answers[cast("int", output.stream_id)]
+        deltas = answer.add(output)
+        if output.finish_reason is not None:
+            if self.call.tools is not None and self.served.ignores_tools:
+                answer.warnings += (TOOLS_NOT_SHOWN,)
+            answer.warnings += self.call.warnings
+            self._count(answer, output)
+        return answer, deltas
+
+    def _count(self, answer: Answer, last: TokenOutput | None) -> None:
+        self._running.discard(answer.index)
+        self.served.config.on_stream_end(last, len(answer.outputs))
+
+    def _request(self, index: int) -> GenerateRequest:
+        call = self.call
+        sampling = call.sampling if call.sampling.seed is None else replace(call.sampling, seed=call.seed(index))
+        return GenerateRequest(
+            index,
+            self.prompts[index // call.width],
+            sampling,
+            call.model,
+            text=True,
+            constraint=self.constraint,
+            priority=call.priority,
+            logits_processors=self._processors,
+            chat=call.chat_options() if self.served.info.text_only else None,
+            deadline=call.deadline,
+            cache_salt=call.cache_salt,
+            logprob_token_ids=call.logprob_token_ids,
+            reasoning=self.reasoning,
+        )
+
+    @property
+    def _elapsed(self) -> float:
+        """Seconds since the request arrived."""
+        return asyncio.get_running_loop().time() - self._arrived
+
+    async def finish(self) -> None:
+        """Take all that comes; afterwards the answers are whole, the best ones where there is a choice."""
+        async with contextlib.aclosing(self.steps()) as steps:
+            async for outputs in steps:
+                for output in outputs:
+                    self.add(output)
+        self.used = self.usage()
+        if self.call.best_of is not None:
+            self._choose()
+
+    def _choose(self) -> None:
+        width, best = self.call.width, []
+        for first in range(0, len(self.answers), width):
+            ranked = sorted(self.answers[first : first + width], key=lambda answer: -answer.mean_logprob)
+            best += ranked[: self.call.n]
+        for index, answer in enumerate(best):
+            answer.index = index
+        self.answers = best
+
+    def usage(self) -> Usage:
+        """Tokens so far: each prompt once, however many answers it has."""
+        used = [answer.usage for answer in self.answers if answer.usage is not None]
+        firsts = [self.answers[at].usage for at in range(0, len(self.answers), self.call.width)]
+        known = [usage for usage in firsts if usage is not None]
+        running = [output for answer in self.answers if answer.usage is None for output in answer.outputs]
+        thoughts = sum(output.reasoning is not None for output in running)
+        return Usage(
+            sum(usage.prompt_tokens for usage in known) if len(known) == len(firsts) else self.prompt_tokens,
+            sum(usage.completion_tokens for usage in used) + len(running),
+            sum(usage.cached_tokens for usage in known),
+            sum(usage.reasoning_tokens for usage in used) + thoughts,
+        )
+
+    async def scored(self, prompt: Prompt, top_logprobs: int | None) -> tuple[str, list[TokenOutput]]:
+        """A prompt as text, and its tokens as if they had been generated; no tokens without `top_logprobs`.
+
+        top_logprobs: alternatives per token. The first token follows nothing: it has no logprob.
+        """
+        tokenizer = self.served.need_tokenizer()
+        ids = tuple(await tokenizer.tokenize(prompt, special=self.call.add_special_tokens))
+        text = prompt if isinstance(prompt, str) else await tokenizer.detokenize(ids)
+        if top_logprobs is None or not ids:
+            return text, []
+        call, kept = self.call, self.served.scored
+        key = (self.served.info.model, salted(call.cache_salt), top_logprobs)
+        known = kept.beginning(key, ids) or [TokenOutput(0, ids[0])]
+        if len(known) < len(ids):
+            request = ScoreRequest(
+                0,
+                ids[: len(known)],
+                ids[len(known) :],
+                call.model,
+                top_logprobs,
+                deadline=call.deadline,
+                cache_salt=call.cache_salt,
+            )
+            outputs = [output async for output in stream(self.served.model, request, elapsed=self._elapsed)]
+            if (problem := outputs[-1]).error is not None:
+                raise errors.api_error(problem.error, problem.error_code, problem.retry_after)
+            known += [output for output in outputs if output.token is not None]
+            kept.put(key, ids, known)
+        return text, known
+
+
+@lru_cache(maxsize=256)
+def _log_once(warning: str) -> None:
+    """Log what was left out of a request: agents show nothing of an answer's warnings, and repeat it every turn."""
+    _log.warning("%s", warning)
+
+
+async def prepare(models: Models, call: Call, *, count: bool = False) -> Generation:
+    """The streams of a call on the model that it names, see `Generation.start`. Raises as that, and as `served`.
+
+    Raises `TimeLimitError` where the model is not there before the call's deadline.
+    """
+    arrived = asyncio.get_running_loop().time()
+    for warning in call.warnings:
+        _log_once(warning)
+    async with within(call.deadline):
+        generation = Generation(await models.served(call.model), call, arrived)
+        await generation.start(count=count)
+    return generation

@@ -1,0 +1,259 @@
+"""Requests to `/v1/chat/completions` and `/v1/completions`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from lmtool.core import logits_processors
+from lmtool.core.errors import RequestError
+from lmtool.protocol.http import errors
+from lmtool.protocol.http.decoding import (
+    MAX_TOKENS,
+    Body,
+    Count,
+    Fields,
+    Positive,
+    check_range,
+    check_size,
+    decode,
+    refuse,
+    wrong,
+)
+from lmtool.protocol.http.openai.chat import Message, chat_prompt
+from lmtool.protocol.http.reasoning import Budget, Effort, Thinking, ThoughtOptions
+from lmtool.protocol.http.requests import (
+    MAX_LOGPROBS,
+    MAX_MESSAGES,
+    Call,
+    ResponseFormat,
+    SamplingFields,
+    TokenIds,
+    are_ids,
+    one_constraint,
+    prompt_ids,
+    set_parameters,
+    with_tools,
+)
+from lmtool.protocol.http.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools, without_foreign_tools
+from lmtool.protocol.http.unsupported import CHAT, COMPLETION, EMBEDDINGS, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.core.types import NamedProcessor, Prompt, SamplingParams
+
+MAX_CHOICES = 128
+"""Answers to one request: prompts times `n`."""
+_GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+"""What vLLM once called them, to what they are called in `structured_outputs`."""
+
+Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+
+
+class StreamOptions(Fields):
+    """What a stream tells beside its text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+    """For those who fear that a stream's rhythm tells its words; nothing is padded here."""
+
+
+class GenerationFields(SamplingFields):
+    """What chats and completions have in common."""
+
+    n: Choices | None = None
+    best_of: Choices | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    prompt_logprobs: Count | None = None
+    logits_processors: Any = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+
+    def call(
+        self, prompts: tuple[Prompt, ...], sampling: SamplingParams, logprobs: int | None, *, echo: bool = False
+    ) -> Call:
+        """The request as it is run, without tools. Raises `ApiError`."""
+        stream, options, chosen = self.stream or False, self.stream_options or StreamOptions(), self._best_of()
+        continuous = options.continuous_usage_stats or False
+        self._check(len(prompts))
+        return Call(
+            self.model,
+            prompts,
+            sampling if chosen is None else replace(sampling, logprobs_mode="raw"),
+            self.n or 1,
+            chosen,
+            stream,
+            options.include_usage or continuous,
+            continuous,
+            logprobs,
+            self.prompt_logprobs,
+            echo,
+            self._constraint(),
+            logits_processors=_processors(self.logits_processors),
+            parameters=set_parameters(self),
+            **self.options(),
+        )
+
+    def _best_of(self) -> int | None:
+        return None if self.best_of == (self.n or 1) else self.best_of
+
+    def _check(self, prompts: int) -> None:
+        n, best_of = self.n or 1, self.best_of
+        if best_of is not None and best_of < n:
+            refuse("best_of", f"best_of is {best_of}; expected n, which is {n}, or more")
+        if (best_of or n) * prompts > MAX_CHOICES:
+            refuse(
+                "n" if best_of is None else "best_of", f"{prompts} prompts times {best_of or n} is above {MAX_CHOICES}"
+            )
+        if self.stream_options is not None and not self.stream:
+            refuse("stream_options", "stream_options needs stream: true")
+        if self.stream and self._best_of() is not None:
+            refuse("best_of", "best_of cannot be streamed: which answer is best is known at the end")
+        if self.stream and self.prompt_logprobs is not None:
+            refuse("prompt_logprobs", "prompt_logprobs cannot be streamed")
+
+    def _constraint(self) -> Any:  # noqa: ANN401  # a Constraint or None
+        older = {name: value for name in _GUIDED if (value := getattr(self, name)) is not None}
+        form = None if self.response_format is None else self.response_format.constraint()
+        guided = {name: {_GUIDED[name]: value} for name, value in older.items()}
+        return one_constraint({"structured_outputs": self.structured_outputs, **guided, "response_format": form})
+
+
+def _processors(given: object) -> tuple[NamedProcessor, ...]:
+    try:
+        return () if given is None else logits_processors.processors_from(given)
+    except RequestError as error:
+        raise errors.from_error(error, "logits_processors") from error
+
+
+class ChatCompletionRequest(GenerationFields, kw_only=True):
+    """A request to `/v1/chat/completions`."""
+
+    unsupported: ClassVar[Table] = CHAT
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    prompt_token_ids: TokenIds | None = None
+    """The prompt as it is, in place of messages."""
+    logprobs: bool | None = None
+    top_logprobs: Count | None = None
+    max_completion_tokens: Positive | None = None
+    max_tokens: Positive | None = None
+    tools: Annotated[list[FunctionTool | None], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: Effort | None = None
+    thinking: Thinking | None = None
+    thinking_token_budget: Budget | None = None
+    include_reasoning: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def prompt(self) -> Prompt:
+        """The conversation, or the ids in its place. Raises `ApiError`."""
+        if self.prompt_token_ids is not None:
+            return prompt_ids(self, ("messages", "documents", "add_generation_prompt", "continue_final_message"))
+        if self.messages is None:
+            refuse("messages", "messages is missing; expected a list of messages, or prompt_token_ids")
+        continued = self.continue_final_message or False
+        chat = chat_prompt(self.messages, continued=continued, generation_prompt=self.add_generation_prompt)
+        documents = {} if self.documents is None else {"documents": self.documents}
+        given = {**chat.chat_template_kwargs, **documents, **(self.chat_template_kwargs or {})}
+        return replace(chat, chat_template_kwargs=self.thoughts().variables(given))
+
+    def thoughts(self) -> ThoughtOptions:
+        """What it says of thoughts. Raises `ApiError`."""
+        return ThoughtOptions.of(
+            self.thinking, self.thinking_token_budget, self.reasoning_effort, visible=self.include_reasoning
+        )
+
+
+def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
+    """The call of a chat completion. Raises `ApiError`. max_logprobs: alternatives beside a token."""
+    known, warnings = without_foreign_tools(body)
+    request = decode(ChatCompletionRequest, known)
+    for name in ("top_logprobs", "prompt_logprobs"):
+        check_range(name, getattr(request, name), 0, max_logprobs)
+    if request.top_logprobs is not None and not request.logprobs:
+        refuse("top_logprobs", "top_logprobs needs logprobs: true")
+    for name in ("tools", "chat_template_kwargs", "documents"):
+        check_size(name, body.get(name))
+    limit = request.max_completion_tokens or request.max_tokens or MAX_TOKENS
+    alternatives = request.alternatives((request.top_logprobs or 0) if request.logprobs else None)
+    call = request.call((request.prompt(),), request.sampling(limit, alternatives), alternatives)
+    call = replace(call, thoughts=request.thoughts(), warnings=warnings)
+    tools = [tool.tool() for tool in request.tools or () if tool is not None]
+    return with_tools(call, choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls))
+
+
+class CompletionRequest(GenerationFields, kw_only=True):
+    """A request to `/v1/completions`."""
+
+    unsupported: ClassVar[Table] = COMPLETION
+
+    prompt: Annotated[
+        str | list[int | str | list[int]], Meta(description="a text, a list of token ids, or a list of either")
+    ]
+    logprobs: Count | None = None
+    max_tokens: Count | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    add_special_tokens: bool | None = None
+    thinking_token_budget: Budget | None = None
+    include_reasoning: bool | None = None
+
+    @property
+    def thought_parameter(self) -> str:
+        """See `Call.thought_parameter`."""
+        if self.thinking_token_budget not in {None, -1}:
+            return "thinking_token_budget"
+        return "include_reasoning" if self.include_reasoning is False else ""
+
+
+def completion(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
+    """The call of a completion. Raises `ApiError`. max_logprobs: alternatives beside a token."""
+    request = decode(CompletionRequest, body)
+    for name in ("logprobs", "prompt_logprobs"):
+        check_range(name, getattr(request, name), 0, max_logprobs)
+    if request.suffix:
+        refuse("suffix", "suffix is for models that fill gaps, which none here does")
+    limit = 16 if request.max_tokens is None else request.max_tokens
+    logprobs = request.alternatives(request.logprobs)
+    sampling, echo = request.sampling(limit, logprobs), request.echo or False
+    call = request.call(_prompts(request.prompt), sampling, logprobs, echo=echo)
+    special = request.add_special_tokens is not False
+    return replace(call, add_special_tokens=special, thought_parameter=request.thought_parameter)
+
+
+def _prompts(given: str | list[Any]) -> tuple[Prompt, ...]:
+    if isinstance(given, str):
+        return (given,)
+    if are_ids(given) and given:
+        return (tuple(given),)
+    if len(given) > MAX_CHOICES:
+        refuse("prompt", f"{len(given)} prompts; expected at most {MAX_CHOICES}")
+    if given and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    if given and all(are_ids(one) and one for one in given):
+        return tuple(tuple(one) for one in given)
+    raise wrong("prompt", given, "a text, a list of token ids, or a list of either, none empty")
+
+
+class EmbeddingRequest(Body):
+    """A request to `/v1/embeddings`, or to compare texts in another way, which no model here can answer."""
+
+    unsupported: ClassVar[Table] = EMBEDDINGS
+
+    input: Any = None
+    encoding_format: Any = None
+    dimensions: Any = None

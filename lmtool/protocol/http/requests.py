@@ -1,0 +1,363 @@
+"""What all routes that generate have in common: the request as it is run, sampling parameters and constraints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
+
+import msgspec
+from msgspec import Meta
+
+from lmtool.core import constraint as constraints
+from lmtool.core.chat_options import ChatOptions
+from lmtool.core.errors import ConstraintError
+from lmtool.core.logit_bias import pack_bias
+from lmtool.core.sampling_parameters import DEADLINE, DEFAULTS, NUMERIC_PARAMETERS
+from lmtool.core.types import ChatPrompt, SamplingParams
+from lmtool.protocol.http import errors
+from lmtool.protocol.http.decoding import MAX_TOKENS, Body, Count, Fields, refuse, wrong
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lmtool.core.prompt_limits import PromptLimits
+    from lmtool.core.reasoning import Reasoning
+    from lmtool.core.types import Constraint, ModelInfo, NamedProcessor, Prompt
+    from lmtool.protocol.http.reasoning import ThoughtOptions
+    from lmtool.protocol.http.tools.definitions import ToolUse
+
+Deadline = Annotated[float, DEADLINE.meta]
+"""Seconds, a field beside those that other servers know."""
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=256, description="a text of 1 to 256 characters")]
+"""Compartment of the prefix cache, a field of every route that generates."""
+MAX_MESSAGES = 10_000
+MAX_BAD_WORDS = 128
+MAX_LOGPROB_IDS = 128
+MAX_ALLOWED = 8192
+"""Entries of `allowed_token_ids`."""
+MAX_LOGPROBS = 20
+"""Alternatives beside a token where the server says nothing else."""
+
+_StopText = Annotated[str, Meta(min_length=1)]
+_RANGES = {name: parameter.openai.meta for name, parameter in NUMERIC_PARAMETERS.items()}
+Stop = Annotated[
+    _StopText | Annotated[list[_StopText], Meta(max_length=16)],
+    Meta(description="a text, or up to 16 of them, none empty"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, whichever route it came by."""
+
+    model: str | None
+    prompts: tuple[Prompt, ...]
+    sampling: SamplingParams
+    n: int = 1
+    """Answers for each prompt."""
+    best_of: int | None = None
+    """Answers to choose the `n` best from; None: no choice."""
+    stream: bool = False
+    include_usage: bool = False
+    """Whether a stream ends with an event that counts tokens."""
+    continuous_usage: bool = False
+    """Whether each event of a stream counts the tokens so far."""
+    logprobs: int | None = None
+    """How many alternatives beside each token; None sends no logprobs at all."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens, in vLLM's form."""
+    echo: bool = False
+    """Whether the prompt is part of the text (`/v1/completions` only)."""
+    constraint: Constraint | None = None
+    tools: ToolUse | None = None
+    """What may be called, or must be."""
+    priority: int = 0
+    logits_processors: tuple[NamedProcessor, ...] = ()
+    parameters: frozenset[str] = frozenset()
+    """Fields of `sampling` that the client has set."""
+    deadline: float | None = None
+    """Seconds from the request's arrival to its end; None: any number."""
+    cache_salt: str = ""
+    """Compartment of the prefix cache; empty: the one that all others share."""
+    request_id: str = ""
+    """Its answer's id, without what stands before it; empty: a new one."""
+    truncate: int | None = None
+    """Most tokens of a prompt, whose last ones are kept; -1: as many as leave room; None: all."""
+    add_special_tokens: bool = True
+    """Whether a text gets what the model expects at its start."""
+    return_token_ids: bool = False
+    """Whether the answer has the ids of the prompt and of what was generated."""
+    tokens_as_ids: bool = False
+    """Whether logprobs name a token by its id."""
+    include_stop: bool = False
+    """Whether the stop string that ends an answer is part of it."""
+    bad_words: tuple[str, ...] = ()
+    """Texts whose tokens are not generated in a row."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """No other ids are generated; empty: all may be."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """The alternatives beside each token, in place of the most likely ones."""
+    thoughts: ThoughtOptions | None = None
+    """None where a thought is text like any other."""
+    thought_parameter: str = ""
+    """The parameter that asks of a thought what cannot be where that is text; empty: there is none."""
+    warnings: tuple[str, ...] = ()
+    """Parts of the request that were left out, a sentence each, for the answer and for the log."""
+
+    @property
+    def width(self) -> int:
+        """Answers that are generated for each prompt."""
+        return self.best_of or self.n
+
+    def with_defaults(self, defaults: Mapping[str, float]) -> Call:
+        """The call with the model's values of parameters that the client has left out.
+
+        Its `max_tokens` is for routes that have no limit of their own, as for vLLM.
+        """
+        given = self.parameters | ({"max_tokens"} if self.sampling.max_tokens != MAX_TOKENS else frozenset())
+        added = {name: value for name, value in defaults.items() if name not in given}
+        return replace(self, sampling=replace(self.sampling, **added)) if added else self  # type: ignore[arg-type] # names of numbers
+
+    def check(self, limits: PromptLimits) -> None:
+        """Raise `ContextOverflowError` for a prompt that cannot fit."""
+        for prompt in self.prompts:
+            if self.truncate is None or isinstance(prompt, ChatPrompt):
+                limits.check_prompt(prompt)
+
+    def reasoning(self, info: ModelInfo) -> Reasoning | None:
+        """What is asked for of the model's thoughts. Raises `ApiError`."""
+        if self.thoughts is None:
+            name = self.thought_parameter
+            if name and info.reasoning is not None:
+                refuse(name, f"{name} is for answers apart from thoughts: send messages to /v1/chat/completions")
+            return None
+        prompt = self.prompts[0]
+        return self.thoughts.reasoning(info, prompt.chat_template_kwargs if isinstance(prompt, ChatPrompt) else {})
+
+    @property
+    def needs_prompt_ids(self) -> bool:
+        """Whether its prompts must be token ids before they are sent to the model."""
+        return self.truncate is not None or self.return_token_ids or not self.add_special_tokens
+
+    def without_ids(self) -> str | None:
+        """The first field of the request that a model without token ids cannot serve, if any."""
+        asked = {
+            "truncate_prompt_tokens": self.truncate is not None,
+            "add_special_tokens": not self.add_special_tokens,
+            "return_token_ids": self.return_token_ids,
+            "return_tokens_as_token_ids": self.tokens_as_ids,
+            "include_stop_str_in_output": self.include_stop,
+            "bad_words": bool(self.bad_words),
+            "allowed_token_ids": bool(self.allowed_token_ids),
+            "logprob_token_ids": bool(self.logprob_token_ids),
+        }
+        return next((name for name, value in asked.items() if value), None)
+
+    def chat_options(self) -> ChatOptions:
+        """What a model without ids needs to know beside prompt and parameters."""
+        options = ChatOptions(self.parameters, logprobs=self.logprobs, stream=self.stream)
+        if (tools := self.tools) is None or tools.mode == "none":
+            return options
+        name = tools.tools[0].name if tools.mode == "named" else None
+        parallel = None if tools.parallel else False
+        return replace(options, tool_choice=tools.mode, tool_name=name, parallel_tool_calls=parallel)
+
+    def seed(self, index: int) -> int | None:
+        """The seed of an answer: those to one prompt must differ."""
+        return None if self.sampling.seed is None else self.sampling.seed + index % self.width
+
+
+def with_tools(call: Call, tools: ToolUse | None) -> Call:
+    """The call with its tools: one that must be made leaves no room for a form of the text. Raises `ApiError`."""
+    if tools is None:
+        return call
+    [prompt] = call.prompts
+    if isinstance(prompt, ChatPrompt):
+        prompt = replace(prompt, tools=tuple(tool.template_entry for tool in tools.tools))
+    return replace(call, prompts=(prompt,), tools=tools, constraint=tools.constraint() or call.constraint)
+
+
+TokenIds = Annotated[list[Count], Meta(description="a list of token ids")]
+_Truncation = Annotated[
+    int, Meta(ge=-1, le=MAX_TOKENS, description="a whole number from 1, or -1 for as many tokens as leave room")
+]
+
+
+class SamplingFields(Body):
+    """How tokens are picked and reported: OpenAI's parameters, and those that vLLM has beside them."""
+
+    temperature: Annotated[float, _RANGES["temperature"]] | None = None
+    top_k: Annotated[int, _RANGES["top_k"]] | None = None
+    top_p: Annotated[float, _RANGES["top_p"]] | None = None
+    min_p: Annotated[float, _RANGES["min_p"]] | None = None
+    repetition_penalty: Annotated[float, _RANGES["repetition_penalty"]] | None = None
+    presence_penalty: Annotated[float, _RANGES["presence_penalty"]] | None = None
+    frequency_penalty: Annotated[float, _RANGES["frequency_penalty"]] | None = None
+    seed: Annotated[int, _RANGES["seed"]] | None = None
+    logit_bias: dict[str, Any] | None = None
+    stop: Stop | None = None
+    stop_token_ids: Annotated[list[int], Meta(description="a list of token ids")] | None = None
+    min_tokens: Annotated[int, _RANGES["min_tokens"]] | None = None
+    ignore_eos: bool | None = None
+    bad_words: Annotated[list[_StopText], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=MAX_ALLOWED)] | None = None
+    logprob_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=MAX_LOGPROB_IDS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: _Truncation | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: (
+        Annotated[str, Meta(min_length=1, max_length=128, description="a text of 1 to 128 characters")] | None
+    ) = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    deadline: Deadline | None = None
+    cache_salt: CacheSalt | None = None
+
+    def alternatives(self, most_likely: int | None) -> int | None:
+        """How many alternatives each token has where the most likely ones would be that many; None: no logprobs.
+
+        Raises `ApiError` for ids whose logprobs nothing asks for.
+        """
+        if self.logprob_token_ids is None:
+            return most_likely
+        if most_likely is None:
+            refuse("logprob_token_ids", "logprob_token_ids needs logprobs")
+        return len(self.logprob_token_ids) + 1  # the chosen one stands behind them where it is none of them
+
+    def options(self) -> dict[str, Any]:
+        """The fields of `Call` that are these, by name. Raises `ApiError`."""
+        if self.truncate_prompt_tokens == 0:
+            raise wrong("truncate_prompt_tokens", 0, "a whole number from 1, or -1 for as many tokens as leave room")
+        return {
+            "priority": self.priority or 0,
+            "deadline": self.deadline,
+            "cache_salt": self.cache_salt or "",
+            "request_id": self.request_id or "",
+            "truncate": self.truncate_prompt_tokens,
+            "return_token_ids": self.return_token_ids or False,
+            "tokens_as_ids": self.return_tokens_as_token_ids or False,
+            "include_stop": self.include_stop_str_in_output or False,
+            "bad_words": tuple(self.bad_words or ()),
+            "allowed_token_ids": tuple(self.allowed_token_ids or ()),
+            "logprob_token_ids": tuple(self.logprob_token_ids or ()),
+        }
+
+    def sampling(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
+        """The parameters. Raises `ApiError`.
+
+        logprobs: alternatives beside each token. Without any, ids that a constraint forces need not wait for the
+        model's own numbers.
+        """
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=_or(self.temperature, 1.0),
+            top_k=max(self.top_k or 0, 0),
+            top_p=_or(self.top_p, 1.0),
+            min_p=self.min_p or 0.0,
+            repetition_penalty=_or(self.repetition_penalty, 1.0),
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            seed=self.seed,
+            logit_bias=_bias(self.logit_bias or {}),
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            min_tokens=self.min_tokens or 0,
+            ignore_eos=self.ignore_eos or False,
+            top_logprobs=logprobs or 0,
+            logprobs_mode="biased" if logprobs is None else "raw",
+        )
+
+
+def set_parameters(request: Body) -> frozenset[str]:
+    """The fields of `SamplingParams` that a request of any API has set."""
+    spellings = {name: name for name in DEFAULTS} | _SPELLINGS
+    given = {name for spelling, name in spellings.items() if getattr(request, spelling, None) is not None}
+    return frozenset(given - {"top_logprobs", "logprobs_mode"})
+
+
+_SPELLINGS = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "stop_sequences": "stop",
+}
+"""Other names of parameters, in one API or another."""
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else float(value)
+
+
+def _bias(given: Mapping[str, Any]) -> Mapping[int, float]:
+    # By what works on all at once: a mask may name each id of a vocabulary.
+    if not all(map(str.isdecimal, given)) or not set(map(type, given.values())) <= {int, float}:
+        name, value = next(one for one in given.items() if not one[0].isdecimal() or type(one[1]) not in {int, float})
+        raise wrong("logit_bias", {name: value}, "token ids with numbers")
+    numbers = [float(max(-100, min(100, value))) for value in given.values()]
+    bias = dict(zip(map(int, given), numbers, strict=True))
+    return pack_bias(bias, msgspec.json.encode(bias))
+
+
+def are_ids(value: object) -> TypeGuard[list[int]]:
+    """Whether a value is a list of whole numbers."""
+    return isinstance(value, list) and set(map(type, value)) <= {int}
+
+
+def prompt_ids(request: Body, instead_of: Sequence[str]) -> tuple[int, ...]:
+    """The ids of a request's `prompt_token_ids`. Raises `ApiError`.
+
+    instead_of: fields that have no meaning beside it.
+    """
+    ids: list[int] = getattr(request, "prompt_token_ids") or []  # noqa: B009  # a field of several routes
+    for name in instead_of:
+        if getattr(request, name) is not None:
+            refuse(name, f"{name} has no meaning beside prompt_token_ids, which are the whole prompt; send one of them")
+    if not ids:
+        raise wrong("prompt_token_ids", [], "a list of at least one token id")
+    return tuple(ids)
+
+
+class JsonSchemaFormat(Fields):
+    """A schema with its name, as OpenAI has it."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: Any = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Fields):
+    """The form of an answer's text."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchemaFormat | None = None
+    schema: Any = None
+    """Beside `json_object`, as llama.cpp's server has it."""
+    format: Any = None
+    structures: Any = None
+    triggers: Any = None
+
+    def constraint(self) -> dict[str, object] | None:
+        """The form as `constraint.constraint_from` reads it; None for any text. Raises `ApiError`."""
+        if self.type == "json_schema":
+            needed = "response_format.json_schema"
+            if self.json_schema is None:
+                raise wrong(needed, None, "an object with name and schema")
+            check_schema(self.json_schema.schema, f"{needed}.schema")
+        return constraints.of_response_format(msgspec.to_builtins(self))
+
+
+def check_schema(schema: object, param: str) -> None:
+    """Raise `ApiError` for a form by schema that has none: any JSON would match it."""
+    if schema is None:
+        refuse(param, f'{param} is missing; expected a JSON Schema (for any JSON object send the type "json_object")')
+
+
+def one_constraint(spellings: Mapping[str, object]) -> Constraint | None:
+    """The constraint of a request. spellings: fields that say one, by name; of those not None there may be one."""
+    found = {name: value for name, value in spellings.items() if value is not None}
+    if len(found) > 1:
+        refuse(list(found)[1], f"{' and '.join(found)} contradict each other; give one of them")
+    try:
+        return next((constraints.constraint_from(value, where=name) for name, value in found.items()), None)
+    except ConstraintError as error:
+        raise errors.from_error(error, next(iter(found))) from error

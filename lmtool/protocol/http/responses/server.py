@@ -1,0 +1,128 @@
+"""The routes of the Responses API."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lmtool.core.signed_message import SignedMessage
+from lmtool.core.types import ChatMessage
+from lmtool.net.subprocesses.offload import is_long, run_in_subprocess
+from lmtool.protocol.http.errors import ApiError
+from lmtool.protocol.http.generation import prepare
+from lmtool.protocol.http.http import Endpoint, EventStream, json_response, unless_gone
+from lmtool.protocol.http.requests import MAX_LOGPROBS
+from lmtool.protocol.http.responses.replies import Response as Reply
+from lmtool.protocol.http.responses.requests import ResponsesCall, ResponsesRequest, read, resolve
+from lmtool.protocol.http.responses.store import Store, StoredResponse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from lmtool.protocol.http.generation import Generation
+    from lmtool.protocol.http.http import Event
+    from lmtool.protocol.http.models import Models
+
+
+class ResponsesRoutes:
+    """Answers `/responses`, and remembers what it answered."""
+
+    def __init__(self, models: Models, max_logprobs: int = MAX_LOGPROBS) -> None:
+        """max_logprobs: alternatives beside a token."""
+        self._models = models
+        self._max_logprobs = max_logprobs
+        self.store = Store()
+        """Answers that later requests may go on from."""
+
+    def endpoints(self) -> list[Endpoint]:
+        """The routes."""
+        return [
+            Endpoint("POST", "/responses", self._create, ResponsesRequest),
+            Endpoint("GET", "/responses/{number}", self._retrieve),
+            Endpoint("DELETE", "/responses/{number}", self._delete),
+            Endpoint("GET", "/responses/{number}/input_items", self._input_items),
+        ]
+
+    async def _create(self, request: Request) -> Response:
+        """Answer an input, or go on from a stored response (OpenAI's Responses API)."""
+        ask = await self._models.read(request, read, max_logprobs=self._max_logprobs)
+        if ask.references:
+            resolve_items = partial(resolve, self.store.items(ask.references))
+            is_offloaded = is_long(ask.items)
+            resolved = await run_in_subprocess(resolve_items, ask.items) if is_offloaded else resolve_items(ask.items)
+            ask = ask.with_items(*resolved)
+        if ask.previous is not None:
+            ask = ask.behind(self.store.get(ask.previous).turns)
+        generation = await prepare(self._models, ask.call)
+        steps = self._events(generation, ask)
+        if ask.call.stream:
+            return await EventStream(steps, named=True, end=b"").start(request.receive)
+        return await unless_gone(request.receive, _last(steps))
+
+    async def _events(self, generation: Generation, ask: ResponsesCall) -> AsyncGenerator[list[Event], None]:
+        served = generation.served
+        sampling = generation.call.sampling
+        repeated = {**ask.repeated, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        response = Reply(generation.answers[0], served.info.model, repeated, served.tokenizer)
+        response.tokens_as_ids = ask.call.tokens_as_ids
+        if generation.prompt_ids is not None:
+            [response.prompt_ids] = generation.prompt_ids
+        if ask.call.request_id:
+            response.id = f"resp_{ask.call.request_id}"
+        first = [*response.start()]
+        async with contextlib.aclosing(generation.steps()) as steps:
+            try:
+                async for outputs in steps:
+                    added = [event for one in outputs for event in response.add(one, generation.add(one)[1])]
+                    if first or added:
+                        yield first + added
+                    first = []  # from now on an error is an event
+            except ApiError as error:
+                if first or not ask.call.stream:
+                    raise
+                yield [response.failed(error)]
+                return
+        last = [*response.end(generation.usage())]
+        if ask.store:
+            self._keep(generation, ask, last[-1]["response"])
+        yield last
+
+    def _keep(self, generation: Generation, ask: ResponsesCall, response: dict[str, Any]) -> None:
+        answer = generation.answers[0]
+        calls = tuple(call.whole for call in answer.calls)
+        turn = ChatMessage("assistant", answer.text, calls, reasoning=answer.reasoning)
+        turn = SignedMessage.of(turn, answer.signed_thoughts)
+        if ask.call.return_token_ids:  # the next turn goes on behind the very same ids
+            turn = ChatMessage("assistant", answer.text, tokens=tuple(answer.token_ids))
+        self.store.put(StoredResponse(response, (*ask.turns, turn), ask.items))
+
+    async def _retrieve(self, request: Request) -> Response:
+        """A stored response."""
+        return json_response(self.store.get(request.path_params["number"]).response)
+
+    async def _delete(self, request: Request) -> Response:
+        """Forget a stored response."""
+        number = request.path_params["number"]
+        self.store.delete(number)
+        return json_response({"id": number, "object": "response", "deleted": True})
+
+    async def _input_items(self, request: Request) -> Response:
+        """The input of a stored response."""
+        items = json.loads(self.store.get(request.path_params["number"]).items)
+        numbered = [{"id": f"item_{at}", **item} for at, item in enumerate(items)]
+        ends = {"first_id": numbered[0]["id"], "last_id": numbered[-1]["id"]} if numbered else {}
+        return json_response({"object": "list", "data": numbered, "has_more": False, **ends})
+
+
+async def _last(steps: AsyncGenerator[list[Event], None]) -> Response:
+    """The whole response, which the last event holds."""
+    last: list[Event] = []
+    async with contextlib.aclosing(steps):
+        async for last in steps:  # noqa: B007  # the last one is wanted
+            pass
+    return json_response(last[-1]["response"])

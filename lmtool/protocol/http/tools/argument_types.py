@@ -1,0 +1,188 @@
+"""Arguments that a model writes as plain text, in the types that the tool's schema gives them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lmtool.inference.guide.schema.document import Document, UnsupportedError
+from lmtool.protocol.http.tools.feed import AnswerEndedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lmtool.protocol.http.tools.definitions import Tool
+    from lmtool.protocol.http.tools.feed import Feed
+
+ALL_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+_MAX_DEPTH = 8
+"""Of references and combinations that are followed to an argument's types."""
+_MAX_LITERAL = 65_536
+"""Characters of a Python literal that is read where JSON was expected."""
+_PYTHON_WORDS = {"True": True, "False": False, "None": None}
+
+
+class ArgumentTypes:
+    """The types of each tool's arguments, by the names of tool and argument."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._schemas = {tool.name: tool.schema for tool in tools}
+
+    def of(self, tool: str, argument: str) -> frozenset[str]:
+        """JSON's types that an argument may have; all of them where the schema does not say."""
+        schema = self._schemas.get(tool, {})
+        properties = schema.get("properties")
+        if not isinstance(properties, dict) or argument not in properties:
+            return ALL_TYPES
+        return types_of(properties[argument], schema)
+
+
+def types_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """JSON's types that a schema may allow. root: the document in which its references are found."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return ALL_TYPES
+    found = ALL_TYPES
+    kinds = schema.get("type")
+    if isinstance(kinds, str | list):
+        named = {kinds} if isinstance(kinds, str) else {kind for kind in kinds if isinstance(kind, str)}
+        found &= named | {"integer"} if "number" in named else named
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(listed, list):
+        found &= {kind for value in listed for kind in _kinds(value)}
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(keyword), list):
+            found &= frozenset[str]().union(*(types_of(branch, root, depth + 1) for branch in branches))
+    for part in _parts(schema, root):
+        found &= types_of(part, root, depth + 1)
+    return found
+
+
+def _parts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Sequence[object]:
+    """What must hold beside the other keywords of a schema."""
+    every = schema.get("allOf")
+    parts = list(every) if isinstance(every, list) else []
+    if isinstance(reference := schema.get("$ref"), str):
+        parts.append(resolved(reference, root))
+    return parts
+
+
+def resolved(reference: str, root: Mapping[str, Any]) -> object:
+    """The part of a document that a reference names; true, which allows everything, where there is none."""
+    try:
+        return Document(dict(root)).resolve(reference)
+    except UnsupportedError:
+        return True
+
+
+def _kinds(value: object) -> Iterable[str]:
+    """The types of a value; those of a whole number are two."""
+    if isinstance(value, bool):
+        return ("boolean",)
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return ("integer", "number")
+    names = {str: "string", float: "number", list: "array", dict: "object", type(None): "null"}
+    return (names[type(value)],)
+
+
+def argument_json(text: str, types: frozenset[str]) -> str:
+    """The JSON of an argument that was written as text: of a type that it may have, else the text as a string."""
+    if types != {"string"}:
+        written = text.strip()
+        found, value = _value(written)
+        if found and not isinstance(value, str) and not types.isdisjoint(_kinds(value)):
+            return written if _is_json(written) else json.dumps(value, ensure_ascii=False)
+        if "string" not in types and found:
+            return written if _is_json(written) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False)
+
+
+def literal_json(text: str) -> str:
+    """The JSON of a value that was written as JSON or as Python has it; a text that is neither is a string."""
+    written = text.strip()
+    if _is_json(written):
+        return written
+    found, value = _value(written)
+    return json.dumps(value if found else written, ensure_ascii=False)
+
+
+def _value(text: str) -> tuple[bool, Any]:
+    """Whether a text is a value, in JSON or as Python writes it, and the value."""
+    if text in _PYTHON_WORDS:
+        return True, _PYTHON_WORDS[text]
+    try:
+        return True, json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        pass
+    if text[:1] not in {"[", "{", "(", '"', "'"} or len(text) > _MAX_LITERAL:
+        return False, None
+    try:
+        value = json.loads(json.dumps(ast.literal_eval(text), allow_nan=False))  # a tuple is a list in JSON
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return False, None
+    return True, value
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+class ArgumentsWriter:
+    """Writes the arguments of one call as a JSON object, as they form: strings letter by letter, others when whole."""
+
+    def __init__(self) -> None:
+        self._separator = "{"
+        self._string = False
+        self._open = False
+        self._types = ALL_TYPES
+        self._pieces: list[str] = []
+
+    def begin(self, name: str, types: frozenset[str]) -> str:
+        """An argument begins; return what that adds to the object."""
+        self._open, self._types, self._string = True, types, types == {"string"}
+        before, self._separator = self._separator, ", "
+        return f"{before}{json.dumps(name, ensure_ascii=False)}: " + ('"' if self._string else "")
+
+    def push(self, text: str) -> str:
+        """More of the argument's text has come."""
+        if self._string:
+            return json.dumps(text, ensure_ascii=False)[1:-1]
+        self._pieces.append(text)
+        return ""
+
+    def end(self) -> str:
+        """The argument is whole."""
+        text, self._pieces, self._open = "".join(self._pieces), [], False
+        return '"' if self._string else argument_json(text, self._types)
+
+    def value(self, written: str) -> str:
+        """The argument is whole, and this is its JSON."""
+        self._pieces, self._open = [], False
+        return written
+
+    def close(self) -> str:
+        """The call is whole, or as whole as it becomes."""
+        ending = self.end() if self._open else ""
+        return ending + ("{}" if self._separator == "{" else "}")
+
+
+@contextmanager
+def call_arguments(feed: Feed) -> Iterator[ArgumentsWriter]:
+    """Writes the arguments of a call, and completes them: also where the answer ends in them, unless it was cut."""
+    writer = ArgumentsWriter()
+    try:
+        yield writer
+    except AnswerEndedError as ending:
+        if not ending.cut:
+            feed.arguments(writer.close())
+        raise
+    feed.arguments(writer.close())

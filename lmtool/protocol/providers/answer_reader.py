@@ -1,0 +1,173 @@
+"""One HTTP answer, read from the bytes of its body as they arrive."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from lmtool.protocol.providers import (
+    anthropic_messages,
+    cohere_v1,
+    cohere_v2,
+    ollama,
+    openai_completions,
+    openai_responses,
+    unified,
+)
+from lmtool.protocol.providers.answer_events import AnswerFailed
+from lmtool.protocol.providers.body_parts import BodyParts, JsonLines
+from lmtool.protocol.providers.json_values import load, text_of
+from lmtool.protocol.providers.server_sent_events import EventStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from lmtool.core.seam import Seam
+    from lmtool.protocol.providers.answer_events import AnswerEvent, Api
+    from lmtool.protocol.providers.body_parts import Form
+
+LARGEST_PART = 2**26
+"""Bytes of one event, one line or a whole answer; what is longer is not read."""
+
+_PATHS: Mapping[str, Api] = {
+    "/chat/completions": "chat",
+    "/completions": "completions",
+    "/responses": "responses",
+    "/messages": "messages",
+    "/api/chat": "ollama",
+    "/api/generate": "ollama",
+    "/v1/chat": "cohere_v1",
+    "/v2/chat": "cohere_v2",
+}
+_POOL_PATH = re.compile(r"/v1/(?:language/)?[^/]+/chat$")
+"""The end of the unified API's paths, which name a pool."""
+_CHAT_SOCKET_PATH = re.compile(r"/v1/language/[^/]+/chatStream$")
+_READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] = {
+    "chat": openai_completions.read,
+    "completions": openai_completions.read,
+    "responses": openai_responses.read,
+    "messages": anthropic_messages.read,
+    "ollama": ollama.read,
+    "cohere_v1": cohere_v1.read,
+    "cohere_v2": cohere_v2.read,
+    "unified": unified.read,
+}
+_ID_NAMES: Mapping[Api, Mapping[str, str]] = {
+    "ollama": {"created_at": "created_at"},  # it has no id; this tells two answers apart
+    "cohere_v1": {"response_id": "response_id", "generation_id": "generation_id"},
+    "cohere_v2": {"id": "response_id"},
+    "unified": {"model_id": unified.MEMBER},
+}
+"""Members that identify an answer, and what the unified API calls them."""
+_USUAL_ID_NAMES: Mapping[str, str] = {"id": "id", "system_fingerprint": "system_fingerprint"}
+_END_MARK = b"[DONE]"
+
+
+def api_of(method: str, path: str) -> Api | None:
+    """The API that generates at a path, wherever a server or proxy puts it; None where nothing is generated."""
+    plain = path.partition("?")[0].rstrip("/")
+    if method != "POST":
+        return None
+    named = next((api for end, api in _PATHS.items() if plain.endswith(end)), None)
+    return "unified" if named is None and _POOL_PATH.search(plain) else named
+
+
+def is_chat_socket(path: str) -> bool:
+    """Whether a WebSocket at this path carries streams of the unified API."""
+    return _CHAT_SOCKET_PATH.search(path.partition("?")[0].rstrip("/")) is not None
+
+
+class AnswerReader:
+    """Gives an answer's events as soon as the bytes are there that tell them; nothing here raises.
+
+    It reads each part for itself: given the bytes of a later part alone, it tells what that part brings.
+    """
+
+    def __init__(self, api: Api, form: Form) -> None:
+        self._read = _READERS[api]
+        self._parts = parts_of(form)
+        self._form = form
+        self._try_at = 0
+        self._overrun = False
+        self._id_names = _ID_NAMES.get(api, _USUAL_ID_NAMES)
+        self.ids: dict[str, str] = {}
+        """What the provider calls this answer, as far as it has said; by the unified API's names."""
+        self.model: str | None = None
+        """The model that answers, as the provider names it; None where it does not."""
+        self.attempts = ""
+        """Every call of a pool's member for it, where the answer names them, in the form of the header."""
+        self.seams: tuple[Seam, ...] = ()
+        """Where members of a pool went on with it."""
+        self.malformed = False
+        """Whether a part was no JSON object, or too long to be read."""
+
+    def feed(self, data: bytes) -> list[AnswerEvent]:
+        """What these bytes complete."""
+        if self._overrun:
+            return []
+        events = [event for value in self._values(data) for event in self.read(value)]
+        if self._parts.pending_bytes > LARGEST_PART:
+            self._overrun = self.malformed = True
+            self._parts.take_rest()
+            events.append(AnswerFailed(f"a part of the answer has more than {LARGEST_PART} bytes"))
+        return events
+
+    def end(self) -> list[AnswerEvent]:
+        """What the end of the body completes: a last line without its line feed, a whole answer not read before."""
+        rest = self._parts.take_rest()
+        return self.read(self._load(rest)) if rest and self._form != "events" else []
+
+    @property
+    def between_parts(self) -> bool:
+        """Whether no part has begun that is not complete."""
+        return not self._parts.pending_bytes
+
+    def read(self, value: object) -> list[AnswerEvent]:
+        """What a whole part tells whose JSON has been read; between parts only."""
+        if not isinstance(value, dict):
+            return []
+        if not self.ids or "response" in value:
+            self._identify(value)
+        if (seam := unified.read_seam(value)) is not None:
+            self.seams += (seam,)
+        if "attempts" in value:
+            self.attempts = unified.attempts_line(value["attempts"])
+        failed = AnswerFailed.of(value)
+        return [*([] if failed is None else [failed]), *self._read(value)]
+
+    def _identify(self, value: Mapping[str, object]) -> None:
+        """Take the names of the answer and its model: from the part, or from the message that it wraps."""
+        for members in (value, value.get("message"), value.get("response")):
+            if isinstance(members, dict):
+                for member, name in self._id_names.items():
+                    if one := text_of(members.get(member)):
+                        self.ids.setdefault(name, one)
+                self.model = self.model or text_of(members.get("model")) or None
+
+    def _values(self, data: bytes) -> list[object]:
+        if isinstance(self._parts, EventStream):
+            return [self._load(event.data) for event in self._parts.events(data)]
+        lines = self._parts.split(data)
+        if self._form == "lines":
+            return [self._load(line) for line in lines]
+        # A whole answer is read when it looks complete, but not again for every piece: `end` reads what that misses.
+        size = self._parts.pending_bytes
+        if size < self._try_at or not data.rstrip().endswith(b"}"):
+            return []
+        self._try_at = size * 5 // 4
+        value = load(self._parts.pending)
+        if value is not None:
+            self._parts.take_rest()
+        return [value]
+
+    def _load(self, data: bytes) -> object:
+        """The value of a part; blank lines and the end mark of OpenAI's streams have none."""
+        value = load(data)
+        if not isinstance(value, dict) and data.strip() not in (b"", _END_MARK):
+            self.malformed = True
+        return value
+
+
+def parts_of(form: Form) -> BodyParts:
+    """What splits a body of this form."""
+    return EventStream() if form == "events" else JsonLines() if form == "lines" else BodyParts()

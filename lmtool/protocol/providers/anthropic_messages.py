@@ -1,0 +1,204 @@
+"""Anthropic's messages: requests, and answers whole and streamed. Blocks of content, without logprobs."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+from lmtool.core.errors import RequestError
+from lmtool.core.reasoning import ThoughtSignature
+from lmtool.core.signed_message import signed_thoughts
+from lmtool.core.tool_arguments import arguments_object
+from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.chat_request import MultimodalMessage
+from lmtool.protocol.providers.json_values import count_of, list_of, object_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lmtool.core.reasoning import SignedThought
+    from lmtool.core.types import ChatMessage
+    from lmtool.protocol.providers.answer_events import AnswerEvent
+    from lmtool.protocol.providers.chat_request import ChatRequest, ToolChoice
+    from lmtool.protocol.providers.http_request import Headers, Settings
+
+    Block: TypeAlias = dict[str, object]
+
+VERSION = "2023-06-01"
+"""Of the API, where the settings name none."""
+MAX_TOKENS = 4096
+"""Of an answer, which the API wants to know, where the request does not say."""
+_REASONS: Mapping[str, str] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any", "named": "tool"}
+_SYSTEM = ("system", "developer")
+_DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,")
+
+
+def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
+    """The events of a streamed event, by its type, or of a whole message."""
+    kind, place = value.get("type"), count_of(value.get("index")) or 0
+    if kind == "content_block_delta":
+        delta = object_of(value.get("delta"))
+        if "partial_json" in delta:
+            yield ToolCallDelta(0, place, arguments=text_of(delta["partial_json"]))
+        else:
+            yield from _text(delta)
+    elif kind == "content_block_start":
+        yield from _block(object_of(value.get("content_block")), place, whole=False)
+    elif kind == "message_delta":
+        yield from _ending({**object_of(value.get("delta")), "usage": value.get("usage")})
+    elif kind == "message_start":
+        yield from _ending({**object_of(value.get("message")), "stop_reason": None})
+    elif kind == "message":
+        for number, block in enumerate(list_of(value.get("content"))):
+            yield from _block(object_of(block), number, whole=True)
+        yield from _ending(value)
+
+
+def _block(block: Mapping[str, object], place: int, *, whole: bool) -> Iterator[AnswerEvent]:
+    """A block of content: as it begins, or all of it."""
+    if "name" in block:
+        arguments = json.dumps(block.get("input"), ensure_ascii=False) if whole else ""
+        yield ToolCallDelta(0, place, text_of(block.get("id")) or None, text_of(block["name"]), arguments)
+    else:
+        yield from _text(block)
+
+
+def _text(block: Mapping[str, object]) -> Iterator[TextDelta]:
+    if text := text_of(block.get("text")):
+        yield TextDelta(0, text)
+    signature = _signature(block)
+    if (thinking := text_of(block.get("thinking"))) or signature:
+        yield TextDelta(0, thinking, kind="reasoning", signature=signature)
+
+
+def _signature(block: Mapping[str, object]) -> ThoughtSignature | None:
+    """Of a block, or of the delta that ends one; a redacted block is nothing else."""
+    if block.get("type") == "redacted_thinking":
+        return ThoughtSignature(text_of(block.get("data")), is_redacted=True)
+    value = text_of(block.get("signature"))
+    return ThoughtSignature(value) if value else None
+
+
+def _ending(message: Mapping[str, object]) -> Iterator[AnswerEvent]:
+    usage = object_of(message.get("usage"))
+    if usage:
+        read_again = count_of(usage.get("cache_read_input_tokens"))
+        parts = [count_of(usage.get(name)) for name in ("input_tokens", "cache_creation_input_tokens")]
+        known = [part for part in (*parts, read_again) if part is not None]
+        yield TokenUsage(sum(known) if known else None, count_of(usage.get("output_tokens")), read_again)
+    reason = message.get("stop_reason")
+    if reason is not None:
+        stop = message.get("stop_sequence")
+        yield ChoiceFinished(0, _REASONS.get(str(reason), str(reason)), stop if isinstance(stop, str) else None)
+
+
+def write_headers(settings: Settings) -> Headers:
+    """The key and the version of the API."""
+    key = {} if settings.api_key is None else {"x-api-key": settings.api_key}
+    return {"anthropic-version": settings.api_version or VERSION, **key}
+
+
+def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
+    """The body of a message: system turns apart, turns of one role joined, as user and assistant must alternate.
+
+    Raises `RequestError` for JSON without a schema.
+    """
+    body: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS, **parameters}
+    system = [one.content for one in chat.messages if one.role in _SYSTEM and one.content]
+    turns = _turns([one for one in chat.messages if one.role not in _SYSTEM])
+    if system and turns:
+        own = parameters.get("system")
+        body["system"] = "\n\n".join([own, *system] if isinstance(own, str) else system)
+    body["messages"] = turns or [{"role": "user", "content": "\n\n".join(system)}]
+    if chat.tools:
+        body["tools"] = [_write_tool(object_of(tool.get("function"))) for tool in chat.tools]
+        body |= _write_choice(chat)
+    if chat.response_format is not None and chat.response_format.get("type") != "text":
+        output = object_of(parameters.get("output_config"))
+        body["output_config"] = {**output, "format": _write_format(chat.response_format)}
+    if isinstance(user := parameters.get("metadata"), str):  # Glide has the user's id in its place
+        body["metadata"] = {"user_id": user}
+    if chat.stream:
+        body["stream"] = True
+    return body
+
+
+def _write_format(response_format: Mapping[str, object]) -> dict[str, object]:
+    schema = object_of(response_format.get("json_schema")).get("schema")
+    if schema is None:
+        raise RequestError("anthropic has no response_format json_object", "send a json_schema")
+    return {"type": "json_schema", "schema": schema}
+
+
+def _turns(messages: list[ChatMessage]) -> list[dict[str, object]]:
+    joined: list[tuple[str, list[Block]]] = []
+    for message in messages:
+        role, blocks = "assistant" if message.role == "assistant" else "user", _blocks(message)
+        if joined and joined[-1][0] == role:
+            joined[-1][1].extend(blocks)
+        elif blocks:
+            joined.append((role, blocks))
+    return [{"role": role, "content": _content(blocks)} for role, blocks in joined]
+
+
+def _content(blocks: list[Block]) -> object:
+    """A single text stands for itself."""
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks
+
+
+def _blocks(message: ChatMessage) -> list[Block]:
+    """What a turn consists of; the API refuses empty texts."""
+    if message.role == "tool":
+        return [{"type": "tool_result", "tool_use_id": message.tool_call_id or "", "content": message.content}]
+    if isinstance(message, MultimodalMessage):
+        return [_write_part(object_of(part)) for part in json.loads(message.parts)]
+    blocks = [_thinking_block(one) for one in signed_thoughts(message)]
+    blocks += [{"type": "text", "text": message.content}] if message.content else []
+    for call in message.tool_calls:
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call.arguments)})
+    return blocks
+
+
+def _thinking_block(thought: SignedThought) -> Block:
+    """A thought as the API has given it; without its signature it would be refused."""
+    if thought.signature.is_redacted:
+        return {"type": "redacted_thinking", "data": thought.signature.value}
+    return {"type": "thinking", "thinking": thought.text, "signature": thought.signature.value}
+
+
+def _write_part(part: Mapping[str, object]) -> Block:
+    """A part of a content. Raises `RequestError` for a sound."""
+    kind = part.get("type")
+    if kind == "text":
+        return {"type": "text", "text": part.get("text")}
+    if kind != "image_url":
+        raise RequestError(f"anthropic takes texts and images, not {kind}")
+    url = text_of(object_of(part.get("image_url")).get("url"))
+    if match := _DATA_URL.match(url):
+        return {"type": "image", "source": {"type": "base64", "media_type": match[1], "data": url[match.end() :]}}
+    return {"type": "image", "source": {"type": "url", "url": url}}
+
+
+def _write_tool(function: Mapping[str, object]) -> dict[str, object]:
+    optional = {name: function[name] for name in ("description", "strict") if function.get(name) is not None}
+    schema = object_of(function.get("parameters")) or {"type": "object", "properties": {}}
+    return {"name": function.get("name"), **optional, "input_schema": schema}
+
+
+def _write_choice(chat: ChatRequest) -> dict[str, object]:
+    """Which tools may or must be called; `auto` where only their number is limited."""
+    if chat.tool_choice is None and chat.parallel_tool_calls is not False:
+        return {}
+    choice = chat.tool_choice or "auto"
+    named = {"name": chat.tool_name} if choice == "named" else {}
+    single = {"disable_parallel_tool_use": True} if chat.parallel_tool_calls is False and choice != "none" else {}
+    return {"tool_choice": {"type": _CHOICES[choice], **named, **single}}

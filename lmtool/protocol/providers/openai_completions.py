@@ -1,0 +1,172 @@
+"""OpenAI's chat completions: requests, and answers whole and streamed; answers of its older completions as well.
+
+Most other servers have the same API at base URLs of their own; Azure's differs in URL and key.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from lmtool.core.tool_arguments import object_text
+from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.chat_request import MultimodalMessage
+from lmtool.protocol.providers.http_request import join_url
+from lmtool.protocol.providers.json_values import list_of, object_of, text_of
+from lmtool.protocol.providers.logprobs import read_logprobs, token_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lmtool.core.types import ChatMessage
+    from lmtool.protocol.providers.answer_events import AnswerEvent, ChunkToken, TextKind
+    from lmtool.protocol.providers.chat_request import ChatRequest
+    from lmtool.protocol.providers.http_request import Headers, Settings
+
+BASE_URL = "https://api.openai.com/v1"
+AZURE_API_VERSION = "2024-10-21"
+"""Where the settings name none."""
+_REASONING = ("reasoning_content", "reasoning")
+"""Where servers put what a model thinks first; OpenAI's own does not tell it."""
+
+
+def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
+    """The events of a chunk, or of a whole answer."""
+    for place, choice in enumerate(list_of(value.get("choices"))):
+        if isinstance(choice, dict):
+            yield from _choice(choice, place)
+    usage = value.get("usage")
+    if isinstance(usage, dict):
+        yield TokenUsage.of(usage, "prompt_tokens", "completion_tokens")
+
+
+def _choice(choice: Mapping[str, object], place: int) -> Iterator[AnswerEvent]:
+    index = choice.get("index")
+    number = index if type(index) is int and index >= 0 else place
+    message = object_of(choice.get("delta", choice.get("message", choice)))
+    thought, tokens = _tokens(choice, message)
+    for text, kind in _texts(message):
+        if kind == "reasoning":
+            yield TextDelta(number, text, thought, kind)
+            thought = ()
+        else:
+            yield TextDelta(number, text, tokens, kind)
+            tokens = ()
+    if thought:
+        yield TextDelta(number, "", thought, "reasoning")
+    if tokens:
+        yield TextDelta(number, "", tokens)
+    yield from _calls(message, number)
+    reason = choice.get("finish_reason")
+    if reason is not None:
+        stop = choice.get("stop_reason")
+        word = "tool_calls" if reason == "function_call" else str(reason)
+        yield ChoiceFinished(number, word, stop if isinstance(stop, str) else None)
+
+
+def _tokens(
+    choice: Mapping[str, object], message: Mapping[str, object]
+) -> tuple[tuple[ChunkToken, ...], tuple[ChunkToken, ...]]:
+    """The tokens of thought and answer: lmtool has a list for each, vLLM one for both, with the marks between them."""
+    logprobs = choice.get("logprobs")
+    thought, tokens = token_entries(object_of(logprobs).get("reasoning_content")), read_logprobs(logprobs)
+    texts = {kind: text for text, kind in _texts(message)}
+    if thought or not tokens or "reasoning" not in texts:
+        return thought, tokens
+    pieces = [token.piece.encode() if isinstance(token.piece, str) else token.piece for token in tokens]
+    begin = b"".join(pieces).rfind(texts["text"].encode()) if "text" in texts else -1
+    if begin < 0:
+        return tokens, ()
+    first = sum(end <= begin for end in accumulate(map(len, pieces)))
+    return tokens[:first], tokens[first:]
+
+
+def _texts(message: Mapping[str, object]) -> Iterator[tuple[str, TextKind]]:
+    """What was added to each kind of text, empty ones left out; a choice of a completion is its own message."""
+    for name in _REASONING:
+        if text := text_of(message.get(name)):
+            yield text, "reasoning"
+            break
+    content = message.get("content", message.get("text"))
+    for part in content if isinstance(content, list) else ():  # some servers answer in parts, as messages may be sent
+        if text := text_of(object_of(part).get("text")):
+            yield text, "text"
+    if isinstance(content, str) and content:
+        yield content, "text"
+    if text := text_of(message.get("refusal")):
+        yield text, "refusal"
+
+
+def _calls(message: Mapping[str, object], choice: int) -> Iterator[ToolCallDelta]:
+    calls = list_of(message.get("tool_calls"))
+    older = message.get("function_call")
+    for place, call in enumerate(calls or ([{"function": older}] if isinstance(older, dict) else ())):
+        members = object_of(call)
+        function, index = object_of(members.get("function")), members.get("index")
+        yield ToolCallDelta(
+            choice,
+            index if type(index) is int else place,
+            text_of(members.get("id")) or None,
+            text_of(function.get("name")) or None,
+            text_of(function.get("arguments")),
+        )
+
+
+def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
+    """The body of a chat completion. A stream ends with its usage."""
+    body: dict[str, object] = {"model": model, "messages": [write_message(one) for one in chat.messages], **parameters}
+    if chat.tools:
+        body["tools"] = list(chat.tools)
+        body |= write_tool_choice(chat)
+    if chat.response_format is not None:
+        body["response_format"] = chat.response_format
+    if chat.logprobs:
+        body["logprobs"] = True
+        if chat.top_logprobs is not None:
+            body["top_logprobs"] = chat.top_logprobs
+    if chat.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return body
+
+
+def write_message(message: ChatMessage) -> dict[str, object]:
+    """One turn; other APIs that follow OpenAI's have the same form."""
+    turn: dict[str, object] = {"role": message.role, "content": message.content}
+    if isinstance(message, MultimodalMessage):
+        turn["content"] = json.loads(message.parts)
+    if message.tool_calls:
+        turn["content"] = message.content or None
+        turn["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": object_text(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        turn["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        turn["name"] = message.name
+    return turn
+
+
+def write_tool_choice(chat: ChatRequest) -> dict[str, object]:
+    """Which tools may or must be called, where the request says."""
+    named = {"type": "function", "function": {"name": chat.tool_name}}
+    choice = {} if chat.tool_choice is None else {"tool_choice": chat.tool_choice}
+    parallel = {} if chat.parallel_tool_calls is None else {"parallel_tool_calls": chat.parallel_tool_calls}
+    return {**choice, **({"tool_choice": named} if chat.tool_choice == "named" else {}), **parallel}
+
+
+def azure_url(base_url: str, path: str, model: str, settings: Settings) -> str:
+    """A path of Azure's API: below the model's deployment, with the version of the API."""
+    deployment, version = quote(model, safe=""), quote(settings.api_version or AZURE_API_VERSION, safe="")
+    return f"{join_url(base_url, f'openai/deployments/{deployment}{path}')}?api-version={version}"
+
+
+def azure_headers(settings: Settings) -> Headers:
+    """Azure's key has a header of its own."""
+    return {} if settings.api_key is None else {"api-key": settings.api_key}

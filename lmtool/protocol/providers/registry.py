@@ -1,0 +1,159 @@
+"""Every provider by the name that configurations have for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lmtool.core.errors import RequestError
+from lmtool.protocol.providers import anthropic_messages, cohere_v1, cohere_v2, ollama, openai_completions, thinking
+from lmtool.protocol.providers.provider import ALL_FEATURES, Provider
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.protocol.providers.http_request import Settings
+
+_SAMPLING = {"temperature": "temperature", "topP": "top_p", "seed": "seed"}
+_PENALTIES = {"presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty"}
+_OPENAI = {**_SAMPLING, **_PENALTIES, "n": "n", "stop": "stop", "logitBias": "logit_bias"}
+_COHERE = {
+    **_PENALTIES,
+    "temperature": "temperature",
+    "topP": "p",
+    "topK": "k",
+    "seed": "seed",
+    "maxTokens": "max_tokens",
+    "stop": "stop_sequences",
+}
+_COMPATIBLE = {"maxTokens": "max_tokens", "topK": "top_k", "minP": "min_p", "repetitionPenalty": "repetition_penalty"}
+
+OPENAI = Provider(
+    name="openai",
+    api="chat",
+    base_url=openai_completions.BASE_URL,
+    chat_path="/chat/completions",
+    write_chat=openai_completions.write_chat,
+    parameters={**_OPENAI, "maxTokens": "max_completion_tokens"},
+    compatible_parameters=_COMPATIBLE,
+    own_parameters=frozenset(
+        {"user", "metadata", "reasoning_effort", "service_tier", "store", "verbosity", "tools", "tool_choice"}
+        | {"response_format", "parallel_tool_calls", "logprobs", "top_logprobs"}
+    ),
+    features=ALL_FEATURES,
+    write_thinking=thinking.write_openai,
+    write_compatible_thinking=thinking.write_compatible,
+    key_required=False,
+)
+AZURE = Provider(
+    name="azureopenai",
+    api="chat",
+    base_url="",
+    chat_path="/chat/completions",
+    write_chat=openai_completions.write_chat,
+    parameters={**_OPENAI, "maxTokens": "max_tokens"},
+    own_parameters=OPENAI.own_parameters | {"max_completion_tokens"},
+    features=ALL_FEATURES,
+    write_thinking=thinking.write_openai,
+    write_compatible_thinking=thinking.write_openai,
+    authorize=openai_completions.azure_headers,
+    locate=openai_completions.azure_url,
+)
+ANTHROPIC = Provider(
+    name="anthropic",
+    api="messages",
+    base_url="https://api.anthropic.com/v1",
+    chat_path="/messages",
+    write_chat=anthropic_messages.write_chat,
+    parameters={
+        "temperature": "temperature",
+        "topP": "top_p",
+        "topK": "top_k",
+        "maxTokens": "max_tokens",
+        "stop": "stop_sequences",
+    },
+    own_parameters=frozenset({"system", "metadata", "service_tier", "thinking", "output_config"}),
+    features=frozenset({"tools", "tool_choice", "response_format", "images", "image_urls"}),
+    prefill="last_message",
+    trims_prefill=True,
+    write_thinking=thinking.write_anthropic,
+    write_compatible_thinking=thinking.write_anthropic,
+    ranges="anthropic",
+    authorize=anthropic_messages.write_headers,
+)
+COHERE_V1 = Provider(
+    name="cohere",
+    api="cohere_v1",
+    base_url="https://api.cohere.com/v1",
+    chat_path="/chat",
+    write_chat=cohere_v1.write_chat,
+    parameters=_COHERE,
+    own_parameters=frozenset(
+        {"preamble", "conversation_id", "prompt_truncation", "connectors", "search_queries_only", "documents"}
+        | {"citation_quality", "max_input_tokens", "safety_mode", "raw_prompting", "force_single_step"}
+    ),
+    features=frozenset({"tools", "response_format"}),
+)
+COHERE_V2 = Provider(
+    name="cohere",
+    api="cohere_v2",
+    base_url="https://api.cohere.com/v2",
+    chat_path="/chat",
+    write_chat=cohere_v2.write_chat,
+    parameters=_COHERE,
+    own_parameters=frozenset(
+        {"documents", "citation_options", "safety_mode", "strict_tools", "thinking", "priority", "preamble"},
+    ),
+    features=frozenset({"tools", "tool_choice", "response_format", "logprobs", "images", "image_urls"}),
+    write_thinking=thinking.write_cohere,
+    write_compatible_thinking=thinking.write_cohere,
+)
+OLLAMA = Provider(
+    name="ollama",
+    api="ollama",
+    base_url="http://localhost:11434",
+    chat_path="/api/chat",
+    write_chat=ollama.write_chat,
+    parameters={
+        **_SAMPLING,
+        **_PENALTIES,
+        "topK": "top_k",
+        "minP": "min_p",
+        "maxTokens": "num_predict",
+        "stop": "stop",
+        "repetitionPenalty": "repeat_penalty",
+    },
+    own_parameters=frozenset(
+        {"num_ctx", "num_gpu", "num_thread", "num_keep", "num_batch", "num_gqa", "repeat_last_n", "tfs_z", "typical_p"}
+        | {"mirostat", "mirostat_eta", "mirostat_tau", "penalize_newline", "numa", "main_gpu", "use_mmap", "use_mlock"}
+        | {"low_vram", "keep_alive", "think"}
+    ),
+    features=frozenset({"tools", "response_format", "logprobs", "top_logprobs", "images"}),
+    write_thinking=thinking.write_ollama,
+    write_compatible_thinking=thinking.write_ollama,
+    prefill="last_message",
+    key_required=False,
+)
+
+PROVIDERS: Mapping[str, Provider] = {one.name: one for one in (OPENAI, AZURE, ANTHROPIC, COHERE_V2, OLLAMA)}
+"""By name; of Cohere's two versions the newer one, see `provider_for`."""
+_INSTEAD: Mapping[str, str] = {
+    "octoml": "OctoAI has closed; write openai with the base_url of another service",
+    "bedrock": "write litellm with model bedrock/NAME (extra litellm), or openai with Bedrock's own base_url",
+}
+
+
+def provider_for(name: str, settings: Settings) -> Provider:
+    """The provider with this name; Cohere's version is that of its `base_url` or `api_version`, 2 where neither says.
+
+    Raises `RequestError` for an unknown name.
+    """
+    if name not in PROVIDERS:
+        known = f"known are {', '.join(PROVIDERS)}"
+        raise RequestError(f"there is no provider {name}", _INSTEAD.get(name, known))
+    if name == "cohere":
+        base = (settings.base_url or "").rstrip("/")
+        version = settings.api_version or ("v1" if base.endswith("/v1") else "v2")
+        if version not in ("v1", "v2"):
+            raise RequestError(f"cohere has no api_version {version}", "expected v1 or v2")
+        return COHERE_V1 if version == "v1" else COHERE_V2
+    return PROVIDERS[name]

@@ -1,0 +1,1 @@
+"""Settings of one user: option declarations, the data folder, prompt parameters, terminal size and colours."""

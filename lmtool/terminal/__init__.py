@@ -1,0 +1,1 @@
+"""Full-screen and interactive terminal programs: the chat and the inspector."""

@@ -1,0 +1,184 @@
+"""What every action works with: the app, with its view and source, and ways to say something."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from textual.app import App
+
+from lmtool.core.errors import LmtoolError
+from lmtool.terminal.tui.branches import Branches
+from lmtool.terminal.tui.documents import glossary
+from lmtool.terminal.tui.documents.bars import Status
+from lmtool.terminal.tui.event_store import EventStore, TraceFile
+from lmtool.terminal.tui.screens.dialogs import ReadingScreen
+from lmtool.terminal.tui.styles import ASCII, UNICODE, Styles, chrome
+from lmtool.terminal.tui.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.screen import Screen
+
+    from lmtool.terminal.tui.action import Action, Keymap
+    from lmtool.terminal.tui.documents.document import Document
+    from lmtool.terminal.tui.options import InspectorOptions
+    from lmtool.terminal.tui.screens.main import MainScreen
+    from lmtool.terminal.tui.sources.source import Source
+
+MESSAGE_SECONDS = 6.0
+"""How long a message stays, and longer the longer it is."""
+
+
+class ActionContext(App[int]):
+    """The app as actions know it; `InspectorApp` adds the keys and the panes."""
+
+    keys: Keymap[ActionContext]
+    main: MainScreen
+    """The panes."""
+
+    def __init__(
+        self,
+        lines: EventStore | TraceFile,
+        source: Source | None,
+        options: InspectorOptions,
+        other: EventStore | TraceFile | None,
+    ) -> None:
+        """Look at `lines`, as the options say. other: a second trace, or what a second server says, to compare with."""
+        super().__init__()
+        self.lines, self.source, self.options, self.other = lines, source, options, other
+        live = isinstance(lines, EventStore)
+        self.view = View(lines.state, lines, live=live, heat=options.heat, palette=options.palette)
+        self.glyphs = ASCII if options.ascii else UNICODE
+        self.looks = Styles(ascii=options.ascii)
+        self.branches = Branches()
+        self.prompts: list[str] = []
+        """What was typed at the prompt line, the latest last."""
+        self.next_stream: str | None = None
+        """Label of a stream that the cursor goes to as soon as it begins."""
+        name = lines.path.name if isinstance(lines, TraceFile) else ""
+        self.status = Status(source.title if source is not None else name, "LIVE" if live else "FILE")
+        """What the header says of the source."""
+        self.failure: Exception | None = None
+        """What ended the app before its user did."""
+        self.message: tuple[str, bool, float] | None = None
+        """Shown in place of the footer: text, whether it is a warning, until when by the monotonic clock."""
+        self.is_changed = True
+        """Whether everything is to be drawn with the next frame."""
+
+    @property
+    def top_screen(self) -> Screen[object] | None:
+        """What is open on top; None while the app ends, as its screens go before its timers and workers."""
+        stack = self.screen_stack
+        return stack[-1] if stack else None
+
+    def do(self, action: Action[ActionContext]) -> None:
+        """Run an action, or say why it is unavailable. The cursor is in sight afterwards where it moved."""
+        before = self._cursor()
+        why = "" if action.unavailable is None else action.unavailable(self)
+        if why:
+            self.say(why, warning=True)
+        else:
+            action.run(self)
+        if self._cursor() != before:
+            self.main.tie()
+        self.changed()
+
+    def do_with(self, action: Action[ActionContext], value: str) -> None:
+        """Run an action with a value that was typed, or say why that cannot be."""
+        before = self._cursor()
+        why = "" if action.unavailable is None else action.unavailable(self)
+        if why:
+            self.say(why, warning=True)
+        elif action.value is not None:
+            try:
+                action.value.apply(self, value)
+            except LmtoolError as error:
+                self.say_error(error)
+        if self._cursor() != before:
+            self.main.tie()
+        self.changed()
+
+    def explain(self, name: str) -> None:
+        """Say what a word of the screen means."""
+        word = glossary.find(name)
+        if word is not None:
+            self.say(f"{word.name}: {word.sentence}")
+
+    def _cursor(self) -> tuple[object, ...]:
+        view = self.view
+        return view.stream, view.row, view.frame, view.bar, view.moment, view.mode
+
+    def changed(self) -> None:
+        """Draw everything with the next frame."""
+        self.is_changed = True
+
+    def say(self, text: str, *, warning: bool = False, stays: bool = False) -> None:
+        """Show a message in place of the footer for a few seconds. stays: until a key is pressed."""
+        self.message = (text, warning, math.inf if stays else time.monotonic() + MESSAGE_SECONDS + len(text) / 40)
+        self.changed()
+
+    def say_error(self, error: LmtoolError, *, stays: bool = False) -> None:
+        """Show what went wrong and what to do next."""
+        self.say(" · ".join([error.message, *error.hints]), warning=True, stays=stays)
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Those of the theme, and colours of borders and titles that stand out from its ground."""
+        variables = super().get_css_variables()
+        return variables | chrome(variables)
+
+    def restyle(self) -> None:
+        """Take the colours of the theme and the palette."""
+        self.looks.change(
+            self.get_css_variables(),
+            self.view.palette,
+            color=not self.no_color,
+            dark=self.current_theme.dark,
+            sixteen=self.console.color_system == "standard" and not self.is_headless,
+        )
+        self.changed()
+
+    def read(self, title: str, document: Document, on_choice: Callable[[int], None] | None = None) -> None:
+        """Open a document over the panes. on_choice: called with the target of the line that enter was pressed on."""
+
+        def closed(target: int | None) -> None:
+            if target is not None and on_choice is not None:
+                on_choice(target)
+            self.changed()
+
+        chooses = on_choice is not None
+        self.push_screen(ReadingScreen(title, document, self.looks, self.glyphs, chooses=chooses), closed)
+
+    # The source.
+
+    async def observe(self, source: Source) -> None:
+        """Fold what a source feeds until it is over."""
+        try:
+            await source.run(self.lines.feed)
+        except LmtoolError as error:
+            self.fail(error, "remote has gone")
+            return
+        if source.live:
+            self.status = replace(self.status, word="OVER")
+            if self.options.exit_at_end:
+                self.exit(0)
+        self.changed()
+
+    def resume_source(self) -> None:
+        """Watch a source again that had failed: its server took a request."""
+        if self.source is not None and self.source.live and self.status.trouble:
+            self.status = replace(self.status, word="LIVE", trouble=False)
+            self.run_worker(self.observe(self.source))
+        self.changed()
+
+    def fail(self, error: LmtoolError, word: str) -> None:
+        """The source is over; the last screen stays, unless there is nothing on it."""
+        state = self.view.state
+        self.status = replace(self.status, word=word, trouble=True)
+        self.say_error(error, stays=True)
+        if self.options.exit_at_end or not (state.streams or state.connections):
+            self.failure = error
+            self.exit(error.exit_code)

@@ -1,0 +1,134 @@
+"""The families that are said to work: each is served, and the manual lists the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import lmtool
+from lmtool.core.errors import ModelLoadError
+from lmtool.inference.engine.config import EngineConfig
+from lmtool.inference.engine.engine_loader import load_engine
+from lmtool.inference.engine.families import DENSE, EXPERTS, UNSUPPORTED
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "head_dim": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.25,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "moe_num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 128,
+    "ffn_dim": 48,
+    "word_embed_proj_dim": 32,
+}
+"""Sizes, by all their names."""
+SMALL = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+STATEFUL: dict[str, Any] = {
+    "lfm2": transformers.Lfm2Config(
+        **SMALL, intermediate_size=48, num_key_value_heads=2, layer_types=["conv", "full_attention"]
+    ),
+    "minimax": transformers.MiniMaxConfig(
+        **SMALL,
+        intermediate_size=48,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=2,
+        layer_types=["linear_attention", "full_attention"],
+    ),
+    "mamba": transformers.MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4),
+}
+
+
+@pytest.mark.parametrize("family", [*DENSE, *EXPERTS])
+def test_served(family: str, tmp_path: Path) -> None:
+    """A random checkpoint passes the check; rows of mixtures of experts are said to depend on the batch."""
+    known = transformers.AutoConfig.for_model(family)
+    sizes = {name: value for name, value in SHAPE.items() if hasattr(known, name)}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **sizes))
+    model.save_pretrained(tmp_path)
+    engine = load_engine(str(tmp_path), EngineConfig(kernels="none", threads=1, kv_cache_bytes=1 << 20))
+    engine.close()
+    assert engine.info_now.batch_invariant is (family in DENSE)
+
+
+@pytest.mark.parametrize("family", STATEFUL)
+def test_stateful(family: str, tmp_path: Path) -> None:
+    """Layers with a state are the reason of a refusal, before weights are read; a family may have models without."""
+    STATEFUL[family].save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    with pytest.raises(ModelLoadError, match="some of its layers keep a state of the text"):
+        load_engine(str(tmp_path), EngineConfig(threads=1))
+
+
+@pytest.mark.parametrize(("reason", "family"), [(why, one) for why, kinds in UNSUPPORTED.items() for one in kinds])
+def test_unsupported(reason: str, family: str, tmp_path: Path) -> None:
+    """What is not computed here is refused by architecture and reason before weights are read, with what may work."""
+    known = transformers.AutoConfig.for_model(family)
+    known.update({"is_decoder": True})
+    known.save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"no weights")
+    architecture = transformers.AutoModelForCausalLM._model_mapping[type(known)].__name__
+    with pytest.raises(ModelLoadError) as refused:
+        load_engine(str(tmp_path), EngineConfig(threads=1))
+    assert refused.value.message == f"{tmp_path} ({architecture}) cannot be served: {reason}"
+    assert "--backend llamacpp" in refused.value.sentence
+    assert "--backend vllm" in refused.value.sentence
+
+
+MLA: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+
+
+@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"])
+def test_latent_attention(family: str, tmp_path: Path) -> None:
+    """Served like others; a configuration with which transformers' own code fails is refused as that."""
+    known = transformers.AutoConfig.for_model(family)
+    sizes = {name: value for name, value in (SHAPE | MLA).items() if hasattr(known, name)}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **sizes))
+    model.save_pretrained(tmp_path)
+    load_engine(str(tmp_path), EngineConfig(kernels="none", threads=1, kv_cache_bytes=1 << 20)).close()
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 2}))
+    with pytest.raises(ModelLoadError, match="cannot be served: transformers' own code fails on it: RuntimeError"):
+        load_engine(str(tmp_path), EngineConfig(kernels="none", threads=1, kv_cache_bytes=1 << 20))
+
+
+def test_the_manual() -> None:
+    """It lists the same families."""
+    page = (Path(lmtool.__file__).parent / "docs/serving.md").read_text(encoding="utf-8")
+    for kind, families in (("dense", DENSE), ("mixtures of experts", EXPERTS)):
+        [row] = re.findall(rf"^\| {kind} \| (.+) \|$", page, re.MULTILINE)
+        assert row == ", ".join(f"`{family}`" for family in families)

@@ -1,0 +1,1 @@
+"""What developers measure; `python -m tests.lab` lists it."""

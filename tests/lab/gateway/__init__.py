@@ -1,0 +1,1 @@
+"""The gateway beside a bare forwarder and LiteLLM."""

@@ -1,0 +1,1 @@
+"""The engine's own time a step, without a model."""
