@@ -38,8 +38,8 @@ void apply_masks(float *logits, const int64_t *rows, const uint32_t *words, int6
 
 typedef struct {
     const uint32_t *allowed; /* bits, or NULL: all; words without any are skipped */
-    const int64_t *barred;   /* ids that count in the normaliser, but are not sampled */
-    int64_t bars;            /* how many */
+    int64_t *barred;         /* ids that count in the normaliser, but are not sampled; then as many words to work in */
+    int64_t bars;            /* how many ids */
     int64_t row;             /* in the batch; -1: its place here */
     int64_t token;           /* the one to be scored, or -1: sampled here */
     int64_t mask_logits;     /* whether all that is not allowed must become -inf in the batch, too */
@@ -336,7 +336,7 @@ static int64_t sample_view(View *v, const Row *one, double *sums) {
 
 /* Sample what is allowed and not barred, into the row's token; its highest logit is -inf where that is nothing. */
 static void sample_allowed(View *v, Row *one, double *sums) {
-    float counted[one->bars + 1];
+    float *counted = (float *)(one->barred + one->bars);
     for (int64_t i = 0; i < one->bars; i++) {
         counted[i] = *logit_of(v, one->barred[i]);
         *logit_of(v, one->barred[i]) = -INFINITY;

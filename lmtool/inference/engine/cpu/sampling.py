@@ -141,9 +141,9 @@ def sample_packed(
         _NUMBER.pack_into(table, at * _ROW.size + _ROW_NUMBER, number)
     for at, uniform in uniforms.items():
         _UNIFORM.pack_into(table, at * _ROW.size + _UNIFORM_PLACE, uniform)
-    bars = {at: array("q", own) for at, own in barred.items() if own}
+    bars = {at: array("q", [*own, *own]) for at, own in barred.items() if own}  # the second half is the kernel's own
     for at, ids in bars.items():
-        _BARS.pack_into(table, at * _ROW.size + _BARRED, *ids.buffer_info())
+        _BARS.pack_into(table, at * _ROW.size + _BARRED, ids.buffer_info()[0], len(ids) // 2)
     library.use_threads(torch.get_num_threads())
     memory = (c_char * len(table)).from_buffer(table)
     library.sample(logits.data_ptr(), logits.shape[-1], memory, len(table) // _ROW.size)
