@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 from lmtool.protocol.providers import (
     anthropic_messages,
-    cohere_v1,
-    cohere_v2,
+    cohere,
     ollama,
     openai_completions,
     openai_responses,
     unified,
 )
 from lmtool.protocol.providers.answer_events import AnswerFailed
-from lmtool.protocol.providers.body_parts import BodyParts, JsonLines
+from lmtool.protocol.providers.body_parts import BodyParts, EventStream, JsonLines
 from lmtool.protocol.providers.json_values import load, text_of
-from lmtool.protocol.providers.server_sent_events import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -48,8 +46,8 @@ _READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] 
     "responses": openai_responses.read,
     "messages": anthropic_messages.read,
     "ollama": ollama.read,
-    "cohere_v1": cohere_v1.read,
-    "cohere_v2": cohere_v2.read,
+    "cohere_v1": cohere.read_v1,
+    "cohere_v2": cohere.read_v2,
     "unified": unified.read,
 }
 _ID_NAMES: Mapping[Api, Mapping[str, str]] = {

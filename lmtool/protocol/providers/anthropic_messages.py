@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lmtool.core.reasoning import SignedThought
     from lmtool.core.types import ChatMessage
     from lmtool.protocol.providers.answer_events import AnswerEvent
-    from lmtool.protocol.providers.chat_request import ChatRequest, ToolChoice
-    from lmtool.protocol.providers.http_request import Headers, Settings
+    from lmtool.protocol.providers.chat_request import ChatRequest, Thinking, ToolChoice
+    from lmtool.protocol.providers.provider import Headers, Settings
 
     Block: TypeAlias = dict[str, object]
 
@@ -29,6 +29,9 @@ VERSION = "2023-06-01"
 """Of the API, where the settings name none."""
 MAX_TOKENS = 4096
 """Of an answer, which the API wants to know, where the request does not say."""
+_LEAST_BUDGET = 1024
+"""Smallest `budget_tokens` that the API accepts."""
+_EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
 _REASONS: Mapping[str, str] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -202,3 +205,34 @@ def _write_choice(chat: ChatRequest) -> dict[str, object]:
     named = {"name": chat.tool_name} if choice == "named" else {}
     single = {"disable_parallel_tool_use": True} if chat.parallel_tool_calls is False and choice != "none" else {}
     return {"tool_choice": {"type": _CHOICES[choice], **named, **single}}
+
+
+def write_thinking(thinking: Thinking, chat: ChatRequest, body: Mapping[str, object]) -> dict[str, object]:
+    """Anthropic's API thinks where that is asked for; an effort alone is not told, as only some models take one.
+
+    Nor is anything behind calls whose thought, which it wants to have back, came without its signature, or a prefill.
+    """
+    if thinking.enabled is False:
+        return {"thinking": {"type": "disabled"}} if "thinking" in body else {}
+    if not thinking.enabled or chat.prefill or _follows_unsigned_calls(chat):
+        return {}
+    own: dict[str, object] = {}
+    if thinking.effort in _EFFORTS:
+        own["output_config"] = {**object_of(body.get("output_config")), "effort": thinking.effort}
+    if thinking.budget is None:
+        return {**own, "thinking": {"type": "adaptive"}}
+    limit, budget = count_of(body.get("max_tokens")) or 0, max(thinking.budget, _LEAST_BUDGET)
+    if "maxTokens" not in chat.parameters:  # the limit is ours, of an answer without a thought
+        limit += budget
+    budget = min(budget, limit - 1)
+    if budget < _LEAST_BUDGET:
+        return {}
+    return {**own, "max_tokens": limit, "thinking": {"type": "enabled", "budget_tokens": budget}}
+
+
+def _follows_unsigned_calls(chat: ChatRequest) -> bool:
+    """Whether the last turns are results of calls, and the turn that made these has no signed thought."""
+    if chat.messages[-1].role != "tool":
+        return False
+    calling = next((one for one in reversed(chat.messages) if one.role == "assistant"), None)
+    return calling is None or not signed_thoughts(calling)

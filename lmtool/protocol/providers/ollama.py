@@ -6,20 +6,21 @@ import json
 from typing import TYPE_CHECKING
 
 from lmtool.core.tool_arguments import arguments_object
-from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta, token_entries
 from lmtool.protocol.providers.chat_request import MultimodalMessage
 from lmtool.protocol.providers.json_values import count_of, list_of, object_of, text_of
-from lmtool.protocol.providers.logprobs import token_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lmtool.core.types import ChatMessage
     from lmtool.protocol.providers.answer_events import AnswerEvent
-    from lmtool.protocol.providers.chat_request import ChatRequest
+    from lmtool.protocol.providers.chat_request import ChatRequest, Thinking
 
 _OUTSIDE_OPTIONS = ("keep_alive", "think")
 """Parameters that stand beside `options`."""
+
+_LEVELS = frozenset({"low", "medium", "high"})
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
@@ -76,3 +77,10 @@ def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, 
     if message.role == "tool":
         turn["tool_name"] = message.name or names.get(message.tool_call_id or "", "")
     return turn
+
+
+def write_thinking(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
+    """Ollama's API has a switch, which models that do not think refuse where it is on, and levels for some."""
+    if thinking.enabled is None:
+        return {}
+    return {"think": thinking.effort if thinking.enabled and thinking.effort in _LEVELS else thinking.enabled}

@@ -1,6 +1,6 @@
 """OpenAI's chat completions: requests, and answers whole and streamed; answers of its older completions as well.
 
-Most other servers have the same API at base URLs of their own; Azure's differs in URL and key.
+Most other servers have the same API at base URLs of their own.
 """
 
 from __future__ import annotations
@@ -8,26 +8,27 @@ from __future__ import annotations
 import json
 from itertools import accumulate
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
+from lmtool.core.reasoning import SWITCHES
 from lmtool.core.tool_arguments import object_text
-from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_events import (
+    ChoiceFinished,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    read_logprobs,
+    token_entries,
+)
 from lmtool.protocol.providers.chat_request import MultimodalMessage
-from lmtool.protocol.providers.http_request import join_url
 from lmtool.protocol.providers.json_values import list_of, object_of, text_of
-from lmtool.protocol.providers.logprobs import read_logprobs, token_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lmtool.core.types import ChatMessage
     from lmtool.protocol.providers.answer_events import AnswerEvent, ChunkToken, TextKind
-    from lmtool.protocol.providers.chat_request import ChatRequest
-    from lmtool.protocol.providers.http_request import Headers, Settings
+    from lmtool.protocol.providers.chat_request import ChatRequest, Thinking
 
-BASE_URL = "https://api.openai.com/v1"
-AZURE_API_VERSION = "2024-10-21"
-"""Where the settings name none."""
 _REASONING = ("reasoning_content", "reasoning")
 """Where servers put what a model thinks first; OpenAI's own does not tell it."""
 
@@ -161,12 +162,19 @@ def write_tool_choice(chat: ChatRequest) -> dict[str, object]:
     return {**choice, **({"tool_choice": named} if chat.tool_choice == "named" else {}), **parallel}
 
 
-def azure_url(base_url: str, path: str, model: str, settings: Settings) -> str:
-    """A path of Azure's API: below the model's deployment, with the version of the API."""
-    deployment, version = quote(model, safe=""), quote(settings.api_version or AZURE_API_VERSION, safe="")
-    return f"{join_url(base_url, f'openai/deployments/{deployment}{path}')}?api-version={version}"
+def write_thinking(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
+    """OpenAI's API has a word for it, which models that do not think refuse, and no number."""
+    effort = "none" if thinking.enabled is False else thinking.effort
+    return {} if effort is None else {"reasoning_effort": effort}
 
 
-def azure_headers(settings: Settings) -> Headers:
-    """Azure's key has a header of its own."""
-    return {} if settings.api_key is None else {"api-key": settings.api_key}
+def write_compatible_thinking(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
+    """Servers that follow OpenAI's API: vLLM's parameters, which others ignore, and the variables of chat templates."""
+    own: dict[str, object] = {}
+    if thinking.effort is not None and thinking.enabled is not False:
+        own["reasoning_effort"] = thinking.effort
+    if thinking.budget is not None:
+        own["thinking_token_budget"] = thinking.budget
+    if thinking.enabled is not None:
+        own["chat_template_kwargs"] = dict.fromkeys(SWITCHES, thinking.enabled)
+    return own

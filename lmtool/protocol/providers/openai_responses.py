@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.protocol.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_events import (
+    AnswerFailed,
+    ChoiceFinished,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    token_entries,
+)
 from lmtool.protocol.providers.json_values import count_of, list_of, object_of, text_of
-from lmtool.protocol.providers.logprobs import token_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

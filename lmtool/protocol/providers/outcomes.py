@@ -19,8 +19,8 @@ from lmtool.protocol.providers.json_values import load, object_of, text_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmtool.protocol.providers.answer_events import ChatAnswer
     from lmtool.protocol.providers.answer_reader import AnswerReader
-    from lmtool.protocol.providers.chat_answer import ChatAnswer
 
 TIMEOUT = Outcome("fault", "timeout")
 """No answer within the time for all of it."""

@@ -1,4 +1,4 @@
-"""What a provider is: how its requests are written, what it takes, and which reader understands its answers."""
+"""Provider: writes the HTTP requests of one API, states its features, and selects the reader of its answers."""
 
 from __future__ import annotations
 
@@ -8,22 +8,69 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import msgspec
 
 from lmtool.core.errors import RequestError
+from lmtool.net.access.secret import Secret
 from lmtool.protocol.providers.answer_reader import AnswerReader
 from lmtool.protocol.providers.body_parts import form_of
 from lmtool.protocol.providers.chat_request import UNIFIED_PARAMETERS, Media, checked_parameter, unified_name
-from lmtool.protocol.providers.http_request import HttpRequest, bearer, join_url
-from lmtool.protocol.providers.prefill import STYLES_BY_URL, mark_prefill, with_prefill
+from lmtool.protocol.providers.continuation import STYLES_BY_URL, mark_prefill, with_prefill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lmtool.protocol.providers.answer_events import Api
     from lmtool.protocol.providers.chat_request import ChatRequest, Thinking
-    from lmtool.protocol.providers.http_request import Headers, Settings
-    from lmtool.protocol.providers.prefill import PrefillStyle
+    from lmtool.protocol.providers.continuation import PrefillStyle
 
     ThinkingWriter: TypeAlias = Callable[[Thinking, ChatRequest, Mapping[str, object]], dict[str, object]]
     """Members of a body that say how much to think, from the request and the rest of the body."""
+
+
+Headers: TypeAlias = "Mapping[str, str | Secret]"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where a member's provider is and with what key; None: the provider's own."""
+
+    base_url: str | None = None
+    """The address below which the API's paths are; `/v1` included where the API has it."""
+    api_key: Secret | None = None
+    chat_endpoint: str | None = None
+    """Path of the chat API below `base_url`."""
+    api_version: str | None = None
+    """Azure's `api-version`, Anthropic's `anthropic-version`."""
+    headers: Headers = field(default_factory=dict)
+    """Further headers, such as an organisation's."""
+    extra_body: Mapping[str, object] = field(default_factory=dict)
+    """Further members of each request's body, sent as they are."""
+    prefill: PrefillStyle | Literal["none"] | None = None
+    """How the API goes on with an answer that has begun; None: as its provider does."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request to be sent. Its `repr` shows neither keys nor words of the conversation."""
+
+    method: str
+    url: str
+    headers: Headers
+    body: bytes = field(repr=False)
+
+    def wire_headers(self) -> dict[str, str]:
+        """The headers with their secrets, for the client that sends them."""
+        return {name: one.reveal() if isinstance(one, Secret) else one for name, one in self.headers.items()}
+
+
+def bearer(settings: Settings) -> dict[str, str | Secret]:
+    """The `Authorization` header of most APIs; none without a key."""
+    key = settings.api_key
+    return {} if key is None else {"authorization": Secret(f"Bearer {key.reveal()}")}
+
+
+def join_url(base: str, path: str) -> str:
+    """A path below a base URL."""
+    return f"{base.rstrip('/')}/{path.lstrip('/')}"
+
 
 Feature: TypeAlias = Literal["tools", "tool_choice", "response_format", "logprobs", "top_logprobs"] | Media
 """What a request may need beside parameters."""

@@ -7,6 +7,7 @@ import pytest
 from lmtool.core.types import ToolCall
 from lmtool.protocol.providers.answer_events import (
     AnswerFailed,
+    ChatAnswer,
     ChoiceFinished,
     ChunkToken,
     TextDelta,
@@ -14,7 +15,6 @@ from lmtool.protocol.providers.answer_events import (
     ToolCallDelta,
 )
 from lmtool.protocol.providers.answer_reader import AnswerReader
-from lmtool.protocol.providers.chat_answer import ChatAnswer
 
 
 def test_text_calls_and_usage() -> None:

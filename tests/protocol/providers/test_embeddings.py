@@ -12,8 +12,13 @@ import pytest
 from lmtool.core.errors import RequestError
 from lmtool.net.access.secret import Secret
 from lmtool.net.http_client import open_client
-from lmtool.protocol.providers.embeddings import Embeddings, embedding_request, has_embeddings, read_embeddings
-from lmtool.protocol.providers.http_request import Settings
+from lmtool.protocol.providers.embeddings_and_speech import (
+    Embeddings,
+    embedding_request,
+    has_embeddings,
+    read_embeddings,
+)
+from lmtool.protocol.providers.provider import Settings
 from lmtool.protocol.providers.registry import PROVIDERS, provider_for
 from tests.fake_upstream import Behaviour, FakeUpstream
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.protocol.providers.answer_events import ChunkToken
-from lmtool.protocol.providers.logprobs import read_logprobs, token_entries
+from lmtool.protocol.providers.answer_events import ChunkToken, read_logprobs, token_entries
 
 
 def test_an_entry_a_token() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.protocol.providers.server_sent_events import EventStream, ServerSentEvent, leads_data, parse_event
+from lmtool.protocol.providers.body_parts import EventStream, ServerSentEvent, leads_data, parse_event
 
 ENDS = [b"\n", b"\r", b"\r\n"]
 

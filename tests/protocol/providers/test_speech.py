@@ -12,9 +12,14 @@ import pytest
 from lmtool.core.errors import RequestError
 from lmtool.net.access.secret import Secret
 from lmtool.net.http_client import open_client
-from lmtool.protocol.providers.http_request import Settings
+from lmtool.protocol.providers.embeddings_and_speech import (
+    has_speech,
+    read_transcription,
+    speech_request,
+    transcription_request,
+)
+from lmtool.protocol.providers.provider import Settings
 from lmtool.protocol.providers.registry import ANTHROPIC, AZURE, OPENAI
-from lmtool.protocol.providers.speech import has_speech, read_transcription, speech_request, transcription_request
 from tests.fake_upstream import Behaviour, FakeUpstream, Received
 
 AUDIO = b"RIFF\x00\r\n--x\r\n\xff"
