@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmtool.core.reasoning import SignedThought
 from lmtool.core.types import ToolCall, Usage
-from lmtool.protocol.http.tools.deltas import Delta, Plain, Reader
+from lmtool.protocol.http.tools.feed import Delta, Plain, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One request's streams: prepared, run through one sink, sorted by answer, cancelled when the client leaves."""
+"""Streams of one request: tokenize its prompts, submit them to the model, and collect the outputs of each answer."""
 
 from __future__ import annotations
 
@@ -9,25 +9,93 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
+from lmtool.core.logits_processors import ALLOWED_TOKEN_IDS, BAD_WORDS
 from lmtool.core.streams import Inbox, stream, within
-from lmtool.core.types import ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput, Usage
+from lmtool.core.types import ChatPrompt, GenerateRequest, NamedProcessor, ScoreRequest, TokenOutput, Usage
 from lmtool.net.access.caller import salted
 from lmtool.protocol.http import errors
 from lmtool.protocol.http.answers import Answer
+from lmtool.protocol.http.decoding import refuse
 from lmtool.protocol.http.errors import ApiError
-from lmtool.protocol.http.prompt_tokens import prompt_tokens, token_filters
-from lmtool.protocol.http.tools.deltas import NamedToolReader, Plain, Reader
-from lmtool.protocol.http.tools.parsers import CallListReader
-from lmtool.protocol.http.tools.tools_or_schema import forced_calls, strict_calls, tools_or_schema
+from lmtool.protocol.http.tools.feed import NamedToolReader, Plain, Reader
+from lmtool.protocol.http.tools.formats import call_list_reader
+from lmtool.protocol.http.tools.parsers import forced_calls, strict_calls, tools_or_schema
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from lmtool.core.interfaces import Tokenizer
     from lmtool.core.types import Constraint, Prompt
     from lmtool.protocol.http.models import Models, Served
     from lmtool.protocol.http.requests import Call
-    from lmtool.protocol.http.tools.deltas import Delta
+    from lmtool.protocol.http.tools.feed import Delta
     from lmtool.protocol.http.tools.parsers import ToolCallParser
+
+
+_MARGIN = 64
+"""Tokens behind a cut of a text that may be others than those of the whole text."""
+
+
+async def prompt_tokens(prompt: Prompt, call: Call, served: Served) -> tuple[int, ...]:
+    """The ids of one prompt of a call. Raises `ApiError` for a text where there is no tokenizer."""
+    most = _most(call, served)
+    if isinstance(prompt, tuple):
+        ids = prompt
+    elif isinstance(prompt, str) and most is not None:
+        return await _ending(prompt, most, served.need_tokenizer(), special=call.add_special_tokens)
+    else:
+        ids = tuple(await served.need_tokenizer().tokenize(prompt, special=call.add_special_tokens))
+    return ids if most is None else ids[-most:]
+
+
+def _most(call: Call, served: Served) -> int | None:
+    """How many tokens of a prompt are kept; None: all."""
+    context = served.info.context_length
+    if call.truncate != -1 or context is None:
+        return None if call.truncate == -1 else call.truncate
+    answer = call.sampling.max_tokens
+    return max(1, context - (answer if answer < context else 1))
+
+
+async def _ending(text: str, most: int, tokenizer: Tokenizer, *, special: bool) -> tuple[int, ...]:
+    """The last ids of a text, behind those that the model expects at its start.
+
+    Of a long text only so much is tokenized as is needed: as many as are kept, and some before them.
+    """
+    first = tuple(await tokenizer.tokenize("", special=special))[:most]
+    size = 2 * (most + _MARGIN)
+    while True:
+        ids = await tokenizer.tokenize(text[-size:], special=False)
+        if size >= len(text) or len(ids) >= most + _MARGIN:
+            break
+        size *= 2
+    if size >= len(text) and len(first) + len(ids) <= most:
+        return tuple(await tokenizer.tokenize(text, special=special))
+    room = most - len(first)
+    return (*first, *(ids[-room:] if room else ()))
+
+
+def token_filters(call: Call, served: Served) -> tuple[NamedProcessor, ...]:
+    """The logits processors that `bad_words` and `allowed_token_ids` are. Raises `ApiError`."""
+    filters: tuple[NamedProcessor, ...] = ()
+    if call.allowed_token_ids:
+        size = served.info.vocab_size
+        if size is not None and max(call.allowed_token_ids) >= size:
+            refuse("allowed_token_ids", f"allowed_token_ids must be ids from 0 to {size - 1}")
+        filters += (NamedProcessor(ALLOWED_TOKEN_IDS, {"ids": list(call.allowed_token_ids)}),)
+    if call.bad_words:
+        tokenizer = served.need_tokenizer()
+        sequences = {tuple(ids) for word in call.bad_words for ids in _spellings(word, tokenizer)}
+        filters += (NamedProcessor(BAD_WORDS, {"sequences": sorted(map(list, sequences))}),)
+    return filters
+
+
+def _spellings(word: str, tokenizer: Tokenizer) -> list[list[int]]:
+    """The ids of a word as it stands behind other text, and behind a blank."""
+    plain = word.lstrip(" ") or word
+    spelled = [tokenizer.encode_continuation(word) for word in (plain, f" {plain}")]
+    return [ids for ids in spelled if ids]
+
 
 _log = logging.getLogger(__name__)
 TOOLS_NOT_SHOWN = "the model's chat template says nothing of tools, so the model was not told of them"
@@ -135,7 +203,7 @@ class Generation:
             return Plain()
         if not self._is_list:
             return form.reader(tools.tools)
-        return NamedToolReader(tools.tools[0].name) if tools.mode == "named" else CallListReader()
+        return NamedToolReader(tools.tools[0].name) if tools.mode == "named" else call_list_reader()
 
     @property
     def _is_list(self) -> bool:

@@ -1,10 +1,11 @@
-"""What all routes share of HTTP: a body with a limit, server-sent events (HTML, 9.2), and clients that hang up."""
+"""HTTP of all routes: size-limited bodies, server-sent events (HTML, 9.2), disconnects, and the OpenAPI document."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -12,6 +13,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from lmtool import __version__
 from lmtool.core.errors import LmtoolError
 from lmtool.core.prompt_limits import limits_of
 from lmtool.net.subprocesses.offload import is_long, run_in_subprocess
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from lmtool.core.prompt_limits import LimitsByModel, PromptLimits
     from lmtool.protocol.http.decoding import Body
+
 
 T = TypeVar("T")
 
@@ -187,3 +190,45 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+FRONT = "/v1"
+"""Before every path; without it they are served as well."""
+_ERROR = {
+    "description": "The request cannot be served: what is wrong, and the field to blame.",
+    "content": {"application/json": {"schema": {"type": "object", "required": ["error"]}}},
+}
+
+
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """The document of these endpoints, as JSON."""
+    bodies = list({endpoint.body: None for endpoint in endpoints if endpoint.body is not None})
+    references, schemas = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        body = None if endpoint.body is None else references[bodies.index(endpoint.body)]
+        path = FRONT + endpoint.path.replace(":path}", "}")
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, path, body)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "lmtool", "version": __version__, "description": "OpenAI's and Anthropic's APIs."},
+        "paths": paths,
+        "components": {"schemas": schemas, "responses": {"Error": _ERROR}},
+    }
+
+
+def _operation(endpoint: Endpoint, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": (endpoint.handler.__doc__ or "").partition("\n")[0],
+        "responses": {
+            "200": {"description": "The answer; as server-sent events where the request has `stream`."},
+            "default": {"$ref": "#/components/responses/Error"},
+        },
+    }
+    if names := re.findall(r"\{(\w+)\}", path):
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    return operation

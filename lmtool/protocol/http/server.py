@@ -14,14 +14,14 @@ from starlette.routing import BaseRoute, Route
 from lmtool.core.errors import LmtoolError
 from lmtool.core.metrics import MetricFamily
 from lmtool.net.access.request_tracker import RequestTracker
-from lmtool.protocol.http import errors, openapi
+from lmtool.protocol.http import errors
 from lmtool.protocol.http.anthropic.server import MessagesRoutes
 from lmtool.protocol.http.decoding import decode
 from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.generation import prepare
-from lmtool.protocol.http.http import Endpoint, EventStream, json_response, unless_gone
+from lmtool.protocol.http.http import FRONT, Endpoint, EventStream, document, json_response, unless_gone
 from lmtool.protocol.http.models import ApiConfig, Models
-from lmtool.protocol.http.openai import completions, requests
+from lmtool.protocol.http.openai import replies, requests
 from lmtool.protocol.http.openai.replies import Reply
 from lmtool.protocol.http.requests import MAX_LOGPROBS
 from lmtool.protocol.http.responses.server import ResponsesRoutes
@@ -87,7 +87,7 @@ class OpenAIServer:
         return [
             Route(front + one.path, handler, methods=[one.method], middleware=counted)
             for one, handler in guarded
-            for front in (openapi.FRONT, "")
+            for front in (FRONT, "")
         ]
 
     def _endpoints(self) -> list[Endpoint]:
@@ -106,7 +106,7 @@ class OpenAIServer:
 
     async def _document(self, _request: Request) -> Response:
         """The OpenAPI document of these routes."""
-        return json_response(openapi.document([*self._endpoints(), *self._messages.endpoints()]))
+        return json_response(document([*self._endpoints(), *self._messages.endpoints()]))
 
     def _guarded(self, handler: Handler, refusal: Callable[[ApiError], Response] = _refusal) -> Handler:
         """The handler, with errors in the API's form."""
@@ -198,8 +198,8 @@ class OpenAIServer:
             call.tokens_as_ids,
         )
         if call.stream:
-            return await EventStream(completions.events(generation, reply)).start(request.receive)
-        return json_response(await unless_gone(request.receive, completions.whole(generation, reply)))
+            return await EventStream(replies.events(generation, reply)).start(request.receive)
+        return json_response(await unless_gone(request.receive, replies.whole(generation, reply)))
 
 
 def _model_name(body: Mapping[str, object]) -> str | None:

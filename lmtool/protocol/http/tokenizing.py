@@ -10,7 +10,7 @@ from msgspec import Meta
 from lmtool.core.types import ChatPrompt
 from lmtool.protocol.http.decoding import Body, Count, check_size, decode, refuse
 from lmtool.protocol.http.http import Endpoint, json_response
-from lmtool.protocol.http.openai.chat import Message, turns
+from lmtool.protocol.http.openai.requests import Message, turns
 from lmtool.protocol.http.requests import MAX_MESSAGES
 from lmtool.protocol.http.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools, without_foreign_tools
 

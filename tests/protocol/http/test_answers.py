@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmtool.core.types import TokenOutput, ToolCall, Usage
 from lmtool.protocol.http.answers import Answer
-from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
 
 
 def said(answer: Answer, *texts: str, ended: str = "stop") -> None:

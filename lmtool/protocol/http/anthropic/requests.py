@@ -1,30 +1,74 @@
-"""What a request to `/v1/messages` asks for, read from its JSON."""
+"""Requests to `/v1/messages`: fields, conversation, and the blocks of thoughts that clients send back."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
+from lmtool.core.reasoning import SignedThought, ThoughtSignature
 from lmtool.core.sampling_parameters import NUMERIC_PARAMETERS
 from lmtool.core.signed_message import SignedMessage
 from lmtool.core.types import ChatMessage, ChatPrompt, SamplingParams, ToolCall
 from lmtool.protocol.http import requests
-from lmtool.protocol.http.anthropic.thinking_blocks import KINDS, signed_thought
 from lmtool.protocol.http.decoding import Body, Part, check_size, decode, refuse, wrong
-from lmtool.protocol.http.openai.chat import text_of
-from lmtool.protocol.http.reasoning import Budget, Effort, Thinking, ThoughtOptions
-from lmtool.protocol.http.requests import MAX_MESSAGES, CacheSalt, Deadline, TokenIds
+from lmtool.protocol.http.openai.requests import text_of
+from lmtool.protocol.http.requests import (
+    MAX_MESSAGES,
+    Budget,
+    CacheSalt,
+    Deadline,
+    Effort,
+    Thinking,
+    ThoughtOptions,
+    TokenIds,
+)
 from lmtool.protocol.http.tools.definitions import MAX_TOOLS, Tool, ToolName, tool_use, without_foreign_tools
 from lmtool.protocol.http.unsupported import MESSAGES, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from lmtool.core.reasoning import SignedThought
     from lmtool.core.types import Constraint, Prompt
     from lmtool.protocol.http.tools.definitions import Mode
+
+
+THINKING, REDACTED = "thinking", "redacted_thinking"
+KINDS = frozenset({THINKING, REDACTED})
+"""The second one cannot be read."""
+
+
+def own_signature(text: str) -> str:
+    """Of a thought that nobody has signed: clients take one without for broken. Nobody checks it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def signed_thought(block: Mapping[str, object]) -> SignedThought | None:
+    """The thought of a block as its API wants to have it back; None where none has signed it."""
+    if block.get("type") == REDACTED:
+        data = block.get("data")
+        return SignedThought("", ThoughtSignature(data, is_redacted=True)) if isinstance(data, str) and data else None
+    text, signature = block.get("thinking"), block.get("signature")
+    if not isinstance(text, str) or not isinstance(signature, str) or signature in ("", own_signature(text)):
+        return None
+    return SignedThought(text, ThoughtSignature(signature))
+
+
+def block_of(part: SignedThought) -> dict[str, Any]:
+    """The block of a signed thought."""
+    if part.signature.is_redacted:
+        return {"type": REDACTED, "data": part.signature.value}
+    return {"type": THINKING, "thinking": part.text, "signature": part.signature.value}
+
+
+def blocks_of(reasoning: str, signed_thoughts: Sequence[SignedThought]) -> Iterator[dict[str, Any]]:
+    """The blocks of a whole thought, of which some parts are signed."""
+    yield from map(block_of, signed_thoughts)
+    if rest := reasoning[sum(len(one.text) for one in signed_thoughts) :]:
+        yield block_of(SignedThought(rest, ThoughtSignature(own_signature(rest))))
+
 
 _RANGES = {name: parameter.anthropic.meta for name, parameter in NUMERIC_PARAMETERS.items()}
 _Stops = Annotated[

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmtool.protocol.http.openai.replies import chat_logprobs
-from lmtool.protocol.http.responses.items import (
+from lmtool.protocol.http.responses.requests import (
     ThoughtKind,
     encrypted,
     fresh,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lmtool.protocol.http.answers import Answer
     from lmtool.protocol.http.errors import ApiError
     from lmtool.protocol.http.http import Event
-    from lmtool.protocol.http.tools.deltas import Delta
+    from lmtool.protocol.http.tools.feed import Delta
 
 
 class ThoughtEvents(NamedTuple):

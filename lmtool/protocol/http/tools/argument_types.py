@@ -137,52 +137,55 @@ def _no_constant(name: str) -> NoReturn:
 
 
 class ArgumentsWriter:
-    """Writes the arguments of one call as a JSON object, as they form: strings letter by letter, others when whole."""
+    """Writes the arguments of one call to a feed as a JSON object: strings in pieces, other values when complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
         self._separator = "{"
         self._string = False
         self._open = False
         self._types = ALL_TYPES
         self._pieces: list[str] = []
 
-    def begin(self, name: str, types: frozenset[str]) -> str:
-        """An argument begins; return what that adds to the object."""
+    def begin(self, name: str, types: frozenset[str]) -> None:
+        """Begin an argument of these JSON types."""
         self._open, self._types, self._string = True, types, types == {"string"}
-        before, self._separator = self._separator, ", "
-        return f"{before}{json.dumps(name, ensure_ascii=False)}: " + ('"' if self._string else "")
+        quote = '"' if self._string else ""
+        self._feed.arguments(f"{self._separator}{json.dumps(name, ensure_ascii=False)}: {quote}")
+        self._separator = ", "
 
-    def push(self, text: str) -> str:
-        """More of the argument's text has come."""
+    def push(self, text: str) -> None:
+        """Add to the text of the argument."""
         if self._string:
-            return json.dumps(text, ensure_ascii=False)[1:-1]
-        self._pieces.append(text)
-        return ""
+            self._feed.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+        else:
+            self._pieces.append(text)
 
-    def end(self) -> str:
-        """The argument is whole."""
+    def end(self) -> None:
+        """Complete the argument."""
         text, self._pieces, self._open = "".join(self._pieces), [], False
-        return '"' if self._string else argument_json(text, self._types)
+        self._feed.arguments('"' if self._string else argument_json(text, self._types))
 
-    def value(self, written: str) -> str:
-        """The argument is whole, and this is its JSON."""
+    def value(self, written: str) -> None:
+        """Complete the argument with its JSON."""
         self._pieces, self._open = [], False
-        return written
+        self._feed.arguments(written)
 
-    def close(self) -> str:
-        """The call is whole, or as whole as it becomes."""
-        ending = self.end() if self._open else ""
-        return ending + ("{}" if self._separator == "{" else "}")
+    def close(self) -> None:
+        """Complete the object, and the argument that is still open, if any."""
+        if self._open:
+            self.end()
+        self._feed.arguments("{}" if self._separator == "{" else "}")
 
 
 @contextmanager
 def call_arguments(feed: Feed) -> Iterator[ArgumentsWriter]:
-    """Writes the arguments of a call, and completes them: also where the answer ends in them, unless it was cut."""
-    writer = ArgumentsWriter()
+    """A writer for the arguments of a call, closed at the end, and also where the answer ends unless it was cut off."""
+    writer = ArgumentsWriter(feed)
     try:
         yield writer
     except AnswerEndedError as ending:
         if not ending.cut:
-            feed.arguments(writer.close())
+            writer.close()
         raise
-    feed.arguments(writer.close())
+    writer.close()

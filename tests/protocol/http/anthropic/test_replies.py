@@ -6,9 +6,9 @@ from typing import Any
 
 from lmtool.core.types import TokenOutput, Usage
 from lmtool.protocol.http.answers import Answer
-from lmtool.protocol.http.anthropic.replies import Message
 from lmtool.protocol.http.anthropic.requests import read
-from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
+from lmtool.protocol.http.anthropic.server import Message
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
 
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 

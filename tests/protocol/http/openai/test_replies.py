@@ -5,7 +5,7 @@ from __future__ import annotations
 from lmtool.core.types import TokenOutput, Usage
 from lmtool.protocol.http.answers import Answer
 from lmtool.protocol.http.openai.replies import Reply, chat_logprobs, prompt_logprobs, text_logprobs
-from lmtool.protocol.http.tools.deltas import Delta
+from lmtool.protocol.http.tools.feed import Delta
 
 REPLY = Reply("chat", "id", 5, "m")
 

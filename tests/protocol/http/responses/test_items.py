@@ -10,7 +10,7 @@ from lmtool.core.reasoning import SignedThought, ThoughtSignature
 from lmtool.core.signed_message import signed_thoughts
 from lmtool.core.types import ChatMessage, ToolCall
 from lmtool.protocol.http.errors import ApiError
-from lmtool.protocol.http.responses.items import fresh, function_call, message, part
+from lmtool.protocol.http.responses.requests import fresh, function_call, message, part
 from lmtool.protocol.http.responses.requests import read as read_request
 
 

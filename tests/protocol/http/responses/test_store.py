@@ -6,7 +6,7 @@ import pytest
 
 from lmtool.core.types import ChatMessage
 from lmtool.protocol.http.errors import ApiError
-from lmtool.protocol.http.responses.store import Store, StoredResponse
+from lmtool.protocol.http.responses.server import Store, StoredResponse
 
 
 def kept(number: str, text: str = "") -> StoredResponse:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.inference.text.tokenizer import TOOL_CALL_MARKS
-from lmtool.protocol.http.tools.deltas import NamedToolReader, Reader
-from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS, CallListReader
+from lmtool.protocol.http.tools.feed import NamedToolReader, Reader
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS, call_list_reader
 
 Told = tuple[str, list[tuple[str, str]]]
 
@@ -65,7 +65,7 @@ CASES = [
 
 
 def made(form: str) -> Reader:
-    return CallListReader() if form == "required" else TOOL_CALL_PARSERS[form].reader()
+    return call_list_reader() if form == "required" else TOOL_CALL_PARSERS[form].reader()
 
 
 def read(reader: Reader, pieces: list[str]) -> Told:

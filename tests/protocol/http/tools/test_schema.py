@@ -8,8 +8,15 @@ import jsonschema
 import pytest
 
 from lmtool.inference.guide.dialects import in_2020_12
-from lmtool.protocol.http.tools.definitions import Tool
-from lmtool.protocol.http.tools.schema import MAX_CALLS, alone, calls_schema, closed, form_or_call, without_ids
+from lmtool.protocol.http.tools.definitions import (
+    MAX_CALLS,
+    Tool,
+    alone,
+    calls_schema,
+    closed,
+    form_or_call,
+    without_ids,
+)
 
 TREE = {
     "type": "object",

@@ -11,8 +11,8 @@ from lmtool.core.types import Constraint
 from lmtool.inference.guide.llguidance import CompiledConstraint, ConstraintBackend
 from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.tools.definitions import Tool, ToolUse
-from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
-from lmtool.protocol.http.tools.tools_or_schema import tools_or_schema
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
+from lmtool.protocol.http.tools.parsers import tools_or_schema
 from tests.inference.guide.following import EOS, TOKENIZER, VOCAB, accepts
 
 CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
