@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 MAX_PROMPTS = 64
 MAX_ENTRIES = 500_000
-"""Alternatives of all tokens of all prompts together, the tokens themselves counted too: about 50 MB."""
+"""Most alternatives of all prompt tokens, the tokens themselves included: about 50 MB."""
 
 
 PromptKey: TypeAlias = tuple[str, str, int]
-"""The model's name, the salt of the requests that may see what is kept, and the number of alternatives a token."""
+"""Model name, cache salt, and alternatives per token. Only requests with the same key share entries."""
 
 
 class ScoredPrompts:
-    """What a model said of the tokens of prompts; the one unused longest makes room.
+    """Least recently used cache of prompt logprobs.
 
-    A token's logprob depends on the tokens before it and on nothing else, so what is kept stays true.
+    A token's logprob depends only on the tokens before it, so entries never become stale.
     """
 
     def __init__(self, max_prompts: int = MAX_PROMPTS, max_entries: int = MAX_ENTRIES) -> None:
@@ -44,7 +44,7 @@ class ScoredPrompts:
         self._entries = 0
 
     def put(self, key: PromptKey, ids: tuple[int, ...], outputs: Sequence[TokenOutput]) -> None:
-        """Keep the outputs for all tokens of a prompt, the first one included."""
+        """Store the outputs for all tokens of a prompt, the first included."""
         prompt = (key, ids)
         if prompt in self._kept:
             self._kept.move_to_end(prompt)
@@ -56,16 +56,16 @@ class ScoredPrompts:
             self._entries -= self._size(oldest)
 
     def beginning(self, key: PromptKey, ids: tuple[int, ...]) -> list[TokenOutput]:
-        """The outputs for as many tokens from the prompt's start as are known."""
+        """Outputs for the longest known beginning of a prompt."""
         best: tuple[int, tuple[PromptKey, tuple[int, ...]] | None] = (0, None)
         for prompt in self._kept:
             if prompt[0] == key and prompt[1][:1] == ids[:1]:
-                best = max(best, (_shared(prompt[1], ids), prompt), key=lambda one: one[0])
-        shared, found = best
-        if found is None:
+                best = max(best, (_shared(prompt[1], ids), prompt), key=lambda pair: pair[0])
+        shared, longest = best
+        if longest is None:
             return []
-        self._kept.move_to_end(found)
-        return list(self._kept[found][:shared])
+        self._kept.move_to_end(longest)
+        return list(self._kept[longest][:shared])
 
     @staticmethod
     def _size(prompt: tuple[PromptKey, tuple[int, ...]]) -> int:
@@ -74,7 +74,7 @@ class ScoredPrompts:
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How many items two sequences have in common from their start."""
+    """Length of the common prefix of two sequences."""
     low, high = 0, min(len(one), len(other))
     while low < high:  # slices compare faster than items one by one
         middle = (low + high + 1) // 2
@@ -85,52 +85,52 @@ def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 T = TypeVar("T")
 
 OnStreamEnd: TypeAlias = "Callable[[TokenOutput | None, int], None]"
-"""Called for each stream that ended: its last output, None where the client left before, and its tokens."""
+"""Called when a stream ends: last output (None if the client disconnected), and number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiConfig:
-    """How a server answers over HTTP."""
+    """Options of the HTTP APIs."""
 
     tool_call_parser: str | None = None
-    """How models write calls of tools, by name; None: as their chat templates teach."""
+    """Name of the tool-call format; None: derived from each chat template."""
     on_stream_end: OnStreamEnd = lambda _last, _tokens: None
     max_logprobs: int | None = None
-    """Most alternatives that may be asked for beside a token; None: `MAX_LOGPROBS`."""
+    """Most alternatives per token; None: `MAX_LOGPROBS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model, and what is known of it."""
+    """A model with its tokenizer and information."""
 
     model: TokenModel
     info: ModelInfo
     tokenizer: Tokenizer | None
-    """None where it is not in this process."""
+    """None if the model runs elsewhere."""
     config: ApiConfig = field(default_factory=ApiConfig)
     scored: ScoredPrompts = field(default_factory=ScoredPrompts)
-    """Logprobs of prompts that were scored lately."""
+    """Cache of prompt logprobs."""
 
     def need_tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises `ApiError` where there is none."""
+        """The tokenizer. Raises `ApiError` if there is none."""
         if self.tokenizer is None:
             raise ApiError(400, "this model has no tokenizer here: it takes and gives token ids only", param="model")
         return self.tokenizer
 
     @property
     def tool_call_parser(self) -> ToolCallParser:
-        """How the model writes calls when nothing forces it to."""
+        """Parser for the model's tool-call format."""
         taught = "none" if self.info.tool_calls is None else self.info.tool_calls.name
         return TOOL_CALL_PARSERS.get(self.config.tool_call_parser or taught, TOOL_CALL_PARSERS["none"])
 
     @property
     def ignores_tools(self) -> bool:
-        """Whether the model's chat template does not show tools to it."""
+        """Whether the model's chat template ignores tools."""
         return self.info.tool_calls is not None and not self.info.tool_calls.templated
 
 
 class Models:
-    """What the routes of every API ask for: a request that was read and fits, and the model that it names."""
+    """Reads requests for all APIs, and finds the model that a request names."""
 
     def __init__(self, model: TokenModel, config: ApiConfig) -> None:
         self._model = model
@@ -138,10 +138,10 @@ class Models:
         self._scored = ScoredPrompts()
 
     async def served(self, name: str | None) -> Served:
-        """The model of this name. Raises `UnknownModelError`; waits while it loads."""
+        """The model with this name; waits while it loads. Raises `UnknownModelError`."""
         info = await self._model.info(name)
         return Served(self._model, info, tokenizer_of(self._model, name), self._config, self._scored)
 
     async def read(self, request: Request, read: Callable[..., T], **options: Any) -> T:  # noqa: ANN401  # of `read`
-        """What `read` makes of a request, with these options, see `read_request`. Raises `ApiError`."""
+        """Result of `read` for a request, called with these options; see `read_request`. Raises `ApiError`."""
         return await read_request(request, partial(read, **options), current_limits(self._model))

@@ -21,40 +21,42 @@ Api: TypeAlias = Literal["chat", "completions", "responses", "messages", "ollama
 """The APIs whose answers are read here."""
 TextKind: TypeAlias = Literal["text", "reasoning", "refusal"]
 Piece: TypeAlias = str | bytes
-"""The text of a token, or its bytes where these are no text on their own: it may hold part of a character."""
+"""Text of a token, or its bytes if they are not valid UTF-8 on their own (part of a character)."""
 _SPELLED_BYTES = re.compile(r"bytes:(?:\\x[0-9a-fA-F]{2})+")
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkToken:
-    """One token that an API names with its logprob. There are no ids over HTTP."""
+    """One token of an answer with its logprob. HTTP APIs send no token ids here."""
 
     piece: Piece
     logprob: float | None = None
-    """Nats; None where it was not sent, as for the first token of an echoed prompt, or is no finite number."""
+    """Nats; None if not sent (first token of an echoed prompt) or not finite."""
     top: object = None
-    """The alternatives as they were sent; `alternatives` reads them, which most tokens are never asked for."""
+    """Raw alternatives; parsed by `alternatives` on demand, because most are never read."""
 
     @property
     def alternatives(self) -> tuple[tuple[Piece, float], ...]:
-        """What might have been chosen, and logprobs in nats, best first; the chosen one may be among them."""
-        return tuple(sorted(self.alternatives_as_sent, key=lambda one: -one[1]))
+        """Alternative pieces with logprobs in nats, most likely first; may include the chosen token."""
+        return tuple(sorted(self.alternatives_as_sent, key=lambda pair: -pair[1]))
 
     @property
     def alternatives_as_sent(self) -> tuple[tuple[Piece, float], ...]:
-        """The same in the order in which they were sent."""
+        """The alternatives in the order in which the server sent them."""
         if isinstance(self.top, dict):
-            named = [(piece_of(name), logprob_of(value)) for name, value in self.top.items()]
+            pairs = [(piece_of(name), logprob_of(value)) for name, value in self.top.items()]
         else:
-            entries = [object_of(one) for one in list_of(self.top)]
-            named = [(piece_of(one.get("token"), one.get("bytes")), logprob_of(one.get("logprob"))) for one in entries]
-        return tuple((piece, logprob) for piece, logprob in named if logprob is not None)
+            entries = map(object_of, list_of(self.top))
+            pairs = [
+                (piece_of(item.get("token"), item.get("bytes")), logprob_of(item.get("logprob"))) for item in entries
+            ]
+        return tuple((piece, logprob) for piece, logprob in pairs if logprob is not None)
 
 
 def piece_of(text: object, data: object = None) -> Piece:
-    r"""The piece that an API names by a text and, where it sends them, a list of bytes.
+    r"""The piece for a token's text and, if the API sends it, its list of bytes.
 
-    Completions spell one that is no whole characters as `bytes:\xf0\x9f`.
+    Completions spell a token that is not valid UTF-8 as `bytes:\xf0\x9f`.
     """
     name = text_of(text)
     try:
@@ -67,44 +69,46 @@ def piece_of(text: object, data: object = None) -> Piece:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
-    except (TypeError, ValueError):  # no list of numbers below 256
+    except (TypeError, ValueError):  # not a list of numbers below 256
         return name
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text that was added to a choice, with the tokens that the API names for it.
+    """Text added to a choice, with its tokens if the API sends logprobs.
 
-    The two need not match: a token may complete no character yet, and text may be held back before a stop string.
+    Text and tokens may differ: a token may end in the middle of a character, and text may be held back before a stop
+    string.
     """
 
     choice: int
     text: str
     tokens: tuple[ChunkToken, ...] = ()
-    """Empty where logprobs were not asked for."""
+    """Empty unless logprobs were requested."""
     kind: TextKind = "text"
     signature: ThoughtSignature | None = None
-    """Of the thought up to here, since the last one, from an API that wants to have it back."""
+    """Signature of the thought since the previous signature; the API expects it back with the next request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A call of a tool begins or goes on."""
+    """Start or continuation of a tool call."""
 
     choice: int
     index: int
-    """Which call of the choice."""
+    """Position of the call within the choice."""
     id: str | None = None
-    """In the call's first delta only; so is the name."""
+    """Set on the first delta of a call only, like `name`."""
     name: str | None = None
     arguments: str = ""
-    """More of the arguments' JSON text."""
+    """Next piece of the arguments' JSON text."""
 
 
 def counted_tokens(event: TextDelta | ToolCallDelta, choices_with_tokens: set[int]) -> tuple[ChunkToken, ...]:
-    """The tokens that an event brings: those it names, or else its text as a piece of unknown tokens.
+    """The tokens of an event: those sent with it, or its text as one piece of unknown token count.
 
-    choices_with_tokens: those whose tokens were named before, which this adds to; further text of theirs is of these.
+    choices_with_tokens: choices that have sent tokens so far; updated in place. Text of such a choice without tokens
+    belongs to tokens sent before, so it counts as none.
     """
     if isinstance(event, TextDelta) and event.tokens:
         choices_with_tokens.add(event.choice)
@@ -119,41 +123,41 @@ class ChoiceFinished:
 
     choice: int
     reason: str
-    """In OpenAI's words where there is one: `stop`, `length`, `tool_calls`, `content_filter`; else the API's own."""
+    """OpenAI's name if there is one (`stop`, `length`, `tool_calls`, `content_filter`), otherwise the API's own."""
     stop: str | None = None
-    """The stop string that ended it, where the API tells."""
+    """Stop string that ended the choice, if the API reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of the whole answer so far, all choices together; None for what the API does not count."""
+    """Token counts of the answer so far, all choices together; None if the API does not report a count."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
-    """Tokens of the prompt that were not computed again."""
+    """Prompt tokens served from the prefix cache."""
     reasoning_tokens: int | None = None
-    """Those of the answer that are a thought."""
+    """Completion tokens spent on the thought."""
 
     @classmethod
     def of(cls, usage: Mapping[str, object], prompt: str, completion: str) -> TokenUsage:
-        """The counts of a usage object whose members have these names."""
-        read, written = (object_of(usage.get(f"{name}_details")) for name in (prompt, completion))
-        counts = (usage.get(prompt), usage.get(completion), read.get("cached_tokens"), written.get("reasoning_tokens"))
+        """Counts of a usage object; prompt, completion: names of its members."""
+        details, written = (object_of(usage.get(f"{name}_details")) for name in (prompt, completion))
+        counts = usage.get(prompt), usage.get(completion), details.get("cached_tokens"), written.get("reasoning_tokens")
         return cls(*map(count_of, counts))
 
     @classmethod
     def flat(cls, usage: Mapping[str, object]) -> TokenUsage:
-        """The counts of LMTP's usage (EXT-3): each is a member of the object itself."""
-        return cls(*(count_of(usage.get(one.name)) for one in fields(cls)))
+        """Counts of an LMTP usage object (EXT-3), where all counts are at the top level."""
+        return cls(*(count_of(usage.get(member.name)) for member in fields(cls)))
 
     def updated(self, later: TokenUsage) -> TokenUsage:
-        """With what was told later of the same answer: a stream may count its parts one after the other."""
-        pairs = ((getattr(self, one.name), getattr(later, one.name)) for one in fields(self))
+        """The larger of each count here and in a later event of the same answer."""
+        pairs = ((getattr(self, member.name), getattr(later, member.name)) for member in fields(self))
         return TokenUsage(*(max(known) if (known := [n for n in pair if n is not None]) else None for pair in pairs))
 
     def __str__(self) -> str:
-        """For people: `17 read (12 cached), 5 written (2 of a thought)`; what is not known is left out."""
+        """Text such as `17 read (12 cached), 5 written (2 of a thought)`; unknown counts are left out."""
         parts = (
             _counted(self.prompt_tokens, "read", self.cached_tokens, "cached"),
             _counted(self.completion_tokens, "written", self.reasoning_tokens, "of a thought"),
@@ -162,25 +166,25 @@ class TokenUsage:
 
 
 def _counted(total: int | None, word: str, share: int | None, of_them: str) -> str:
-    """`17 read (12 cached)`; empty where the total is not known."""
+    """Text such as `17 read (12 cached)`; empty if the total is unknown."""
     shared = f" ({share} {of_them})" if share else ""
     return "" if total is None else f"{total} {word}{shared}"
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFailed:
-    """The request was refused, or its answer broke off."""
+    """Error: the server refused the request or aborted the answer."""
 
     message: str
     code: str | None = None
-    """The API's own word for the error."""
+    """Error code or type, as the API names it."""
 
     @classmethod
     def of(cls, value: Mapping[str, object]) -> AnswerFailed | None:
-        """The failure that a server tells in place of what was asked for; None where it tells none.
+        """The error in a response body; None if it has none.
 
-        An `error` with type and message, or that is a text; vLLM's `message` of an object of kind `error`; FastAPI's
-        `detail`.
+        Understands `error` as an object with type and message or as a text, vLLM's objects of kind `error` with a
+        `message`, and FastAPI's `detail`.
         """
         error = value.get("error")
         if error is None and value.get("object") == "error":
@@ -191,7 +195,7 @@ class AnswerFailed:
             return None
         members = object_of(error)
         message = members.get("message")
-        code = next((one for one in (members.get("code"), members.get("type")) if isinstance(one, str)), None)
+        code = next((word for word in (members.get("code"), members.get("type")) if isinstance(word, str)), None)
         if not isinstance(message, str):
             message = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
         return cls(message, code)
@@ -201,7 +205,7 @@ AnswerEvent: TypeAlias = TextDelta | ToolCallDelta | ChoiceFinished | TokenUsage
 
 
 def read_logprobs(value: object) -> tuple[ChunkToken, ...]:
-    """The tokens of a choice's `logprobs`, whichever form it has; empty for none."""
+    """Tokens of a choice's `logprobs`, in the form of chats or of completions; empty if it has none."""
     members = object_of(value)
     if not isinstance(members.get("tokens"), list):
         return token_entries([*list_of(members.get("content")), *list_of(members.get("refusal"))])
@@ -219,20 +223,21 @@ def read_logprobs(value: object) -> tuple[ChunkToken, ...]:
 
 
 def token_entries(value: object) -> tuple[ChunkToken, ...]:
-    """The tokens of a list with an entry each: text, logprob, bytes, and those of alternatives (chat, responses)."""
-    entries = [object_of(one) for one in list_of(value)]
+    """Tokens of a list with one object per token: text, logprob, bytes and alternatives (chat, responses)."""
     return tuple(
         [
             ChunkToken(
-                piece_of(one.get("token"), one.get("bytes")), logprob_of(one.get("logprob")), one.get("top_logprobs")
+                piece_of(item.get("token"), item.get("bytes")),
+                logprob_of(item.get("logprob")),
+                item.get("top_logprobs"),
             )
-            for one in entries
+            for item in map(object_of, list_of(value))
         ]
     )
 
 
 ROLE = "assistant"
-"""Of every answer, whatever its API calls it."""
+"""Role of every answer, whatever name its API uses."""
 
 
 @dataclass(slots=True)
@@ -244,29 +249,29 @@ class _CallInProgress:
 
 @dataclass(slots=True)
 class AnswerChoice:
-    """One of the answers to a request."""
+    """One choice of an answer, collected from its events."""
 
     texts: list[str] = field(default_factory=list)
-    """What is shown to the user, refusals included."""
+    """Pieces of the visible text, refusals included."""
     reasoning: list[str] = field(default_factory=list)
     signed_thoughts: list[SignedThought] = field(default_factory=list)
-    """Parts of it that the API has signed."""
+    """Parts of the reasoning that the API signed."""
     tokens: list[ChunkToken] = field(default_factory=list)
-    """Those that the API named; of the reasoning as well, where it does."""
+    """Tokens that the API sent, those of the reasoning included."""
     finish_reason: str | None = None
-    """None while it goes on; `tool_calls` wherever there are any and it ended by itself."""
+    """None while unfinished; `tool_calls` if it has calls and the API reports `stop`."""
     stop: str | None = None
-    """The stop string that ended it, where the API tells."""
+    """Stop string that ended the choice, if the API reports it."""
     _calls: dict[int, _CallInProgress] = field(default_factory=dict)
 
     @property
     def content(self) -> str:
-        """All of the text."""
+        """The complete text."""
         return "".join(self.texts)
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls, in order; those whose API has no ids for them are `call_0`, `call_1` and so on."""
+        """The calls in order; calls without an id from the API are named `call_0`, `call_1` and so on."""
         return tuple(
             ToolCall(call.id or f"call_{number}", call.name, "".join(call.arguments) or "{}")
             for number, (_, call) in enumerate(sorted(self._calls.items()))
@@ -274,57 +279,47 @@ class AnswerChoice:
 
     @property
     def empty(self) -> bool:
-        """Whether it brought neither text nor a call."""
+        """Whether the choice has neither text nor a call."""
         return not (self.texts or self.reasoning or self.signed_thoughts or self._calls)
 
-    def sign(self, signature: ThoughtSignature) -> None:
-        """Sign the thought up to here."""
-        self.signed_thoughts.append(SignedThought.of("".join(self.reasoning), self.signed_thoughts, signature))
-
-    def add_call(self, delta: ToolCallDelta) -> None:
-        """Add to a call what this delta brings."""
-        call = self._calls.setdefault(delta.index, _CallInProgress())
-        call.id = call.id or delta.id
-        call.name = call.name or delta.name or ""
-        call.arguments.append(delta.arguments)
-
-    def finish(self, event: ChoiceFinished) -> None:
-        """End the choice."""
-        calls = self._calls and event.reason == "stop"
-        self.finish_reason, self.stop = "tool_calls" if calls else event.reason, event.stop
+    def add(self, event: TextDelta | ToolCallDelta | ChoiceFinished) -> None:
+        """Add one event of this choice."""
+        if isinstance(event, TextDelta):
+            self.tokens += event.tokens
+            if event.text:
+                (self.reasoning if event.kind == "reasoning" else self.texts).append(event.text)
+            if event.signature is not None:
+                thought = SignedThought.of("".join(self.reasoning), self.signed_thoughts, event.signature)
+                self.signed_thoughts.append(thought)
+        elif isinstance(event, ToolCallDelta):
+            call = self._calls.setdefault(event.index, _CallInProgress())
+            call.id = call.id or event.id
+            call.name = call.name or event.name or ""
+            call.arguments.append(event.arguments)
+        else:
+            has_calls = self._calls and event.reason == "stop"
+            self.finish_reason, self.stop = "tool_calls" if has_calls else event.reason, event.stop
 
 
 @dataclass(slots=True)
 class ChatAnswer:
-    """One answer with all its choices, whole or as far as it has come."""
+    """One answer with all its choices, complete or so far."""
 
     choices: dict[int, AnswerChoice] = field(default_factory=dict)
-    """By number."""
+    """Choices by index."""
     usage: TokenUsage = field(default_factory=TokenUsage)
     failure: AnswerFailed | None = None
-    """Why it broke off, in the server's words, which are not for the caller."""
+    """Error that ended it, in the server's words; do not pass them on to the client."""
 
     def add(self, events: Iterable[AnswerEvent]) -> None:
-        """Add what these events bring, in order."""
+        """Add these events, in order."""
         for event in events:
             if isinstance(event, AnswerFailed):
                 self.failure = self.failure or event
             elif isinstance(event, TokenUsage):
                 self.usage = newer_usage(self.usage, event)
             else:
-                self._add_to(self.choices.setdefault(event.choice, AnswerChoice()), event)
-
-    def _add_to(self, choice: AnswerChoice, event: TextDelta | ToolCallDelta | ChoiceFinished) -> None:
-        if isinstance(event, TextDelta):
-            choice.tokens += event.tokens
-            if event.text:
-                (choice.reasoning if event.kind == "reasoning" else choice.texts).append(event.text)
-            if event.signature is not None:
-                choice.sign(event.signature)
-        elif isinstance(event, ToolCallDelta):
-            choice.add_call(event)
-        else:
-            choice.finish(event)
+                self.choices.setdefault(event.choice, AnswerChoice()).add(event)
 
     @property
     def empty(self) -> bool:
@@ -333,16 +328,11 @@ class ChatAnswer:
 
     @property
     def finished(self) -> bool:
-        """Whether there are choices and every one of them has ended."""
+        """Whether there is a choice and all choices have ended."""
         return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices.values())
 
 
 def newer_usage(old: TokenUsage, new: TokenUsage) -> TokenUsage:
-    """The counts of two events of one answer: the later one's, where it has them."""
-
-    def count(name: str) -> int | None:
-        value: int | None = getattr(new, name)
-        older: int | None = getattr(old, name)
-        return older if value is None else value
-
-    return TokenUsage(*(count(one.name) for one in fields(TokenUsage)))
+    """Counts of two events of one answer: those of the later event if it has them, otherwise those of the earlier."""
+    pairs = ((getattr(old, member.name), getattr(new, member.name)) for member in fields(TokenUsage))
+    return TokenUsage(*(older if newer is None else newer for older, newer in pairs))

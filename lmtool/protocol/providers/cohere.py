@@ -34,9 +34,9 @@ REASONS: Mapping[str, str] = {
     "TOOL_CALL": "tool_calls",
     "ERROR_TOXIC": "content_filter",
 }
-"""OpenAI's words for Cohere's, of both versions."""
+"""OpenAI's finish reasons for those of both versions."""
 FAILURES = ("ERROR", "TIMEOUT", "USER_CANCEL")
-"""Reasons that mean that the answer broke off."""
+"""Finish reasons of aborted answers."""
 _KINDS_V2: Mapping[str, TextKind] = {"thinking": "reasoning", "text": "text"}
 _ROLES_V2: Mapping[str, str] = {"developer": "system"}
 
@@ -78,7 +78,7 @@ def _content_v2(block: Mapping[str, object], tokens: tuple[ChunkToken, ...]) -> 
 
 
 def _plan_v2(message: Mapping[str, object]) -> Iterator[TextDelta]:
-    """What the model says about the calls that it will make."""
+    """The model's plan for its calls, as reasoning."""
     if plan := text_of(message.get("tool_plan")):
         yield TextDelta(0, plan, kind="reasoning")
 
@@ -90,7 +90,7 @@ def _call_v2(call: Mapping[str, object], place: int) -> ToolCallDelta:
 
 
 def _tokens_v2(value: object) -> tuple[ChunkToken, ...]:
-    """Tokens with logprobs: pieces of text, of which only those of a single token are named here."""
+    """Pieces of text with logprobs; None for a piece of several tokens."""
     tokens = []
     for item in map(object_of, list_of(value) or [value]):
         logprobs = list_of(item.get("logprobs"))
@@ -107,7 +107,7 @@ def _ending_v2(members: Mapping[str, object]) -> Iterator[AnswerEvent]:
 
 
 def usage_events(usage: Mapping[str, object]) -> Iterator[TokenUsage]:
-    """The counts of an answer of either version: all tokens where the answer has them, else the billed ones."""
+    """Token counts of an answer: all tokens if reported, otherwise the billed ones."""
     counts = object_of(usage.get("tokens")) or object_of(usage.get("billed_units"))
     if counts:
         prompt, completion = (_whole_number(counts.get(name)) for name in ("input_tokens", "output_tokens"))
@@ -115,12 +115,12 @@ def usage_events(usage: Mapping[str, object]) -> Iterator[TokenUsage]:
 
 
 def _whole_number(value: object) -> int | None:
-    """A count; Cohere's specification has them as floating-point numbers."""
+    """A count; Cohere's specification defines counts as floating-point numbers."""
     return count_of(int(value)) if isinstance(value, float) and value.is_integer() else count_of(value)
 
 
 def finish_events(reason: str, error: str = "") -> Iterator[ChoiceFinished | AnswerFailed]:
-    """The ending that Cohere's word for it means; none for an empty one."""
+    """Final event for one of Cohere's finish reasons; none if it is empty."""
     if reason in FAILURES:
         yield AnswerFailed(error or f"the answer ended with {reason}", reason)
     elif reason:
@@ -128,13 +128,13 @@ def finish_events(reason: str, error: str = "") -> Iterator[ChoiceFinished | Ans
 
 
 def write_chat_v2(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The body of a chat. A `preamble` of a configuration, which version 1 has, is the first system turn.
+    """Body of a version 2 chat. A `preamble` in the configuration (version 1) becomes the first system message.
 
-    Raises `RequestError` for a tool that must be called by name.
+    Raises `RequestError` if a tool must be called by name.
     """
     own = {name: value for name, value in parameters.items() if name != "preamble"}
     preamble = [{"role": "system", "content": parameters["preamble"]}] if parameters.get("preamble") else []
-    messages = [{**write_message(one), "role": _ROLES_V2.get(one.role, one.role)} for one in chat.messages]
+    messages = [{**write_message(turn), "role": _ROLES_V2.get(turn.role, turn.role)} for turn in chat.messages]
     body: dict[str, object] = {"model": model, "messages": [*preamble, *messages], **own, "stream": chat.stream}
     if chat.tools:
         body["tools"] = list(chat.tools)
@@ -150,7 +150,7 @@ def write_chat_v2(chat: ChatRequest, model: str, parameters: Mapping[str, object
 
 
 def write_response_format(response_format: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """The form of a text as Cohere has it: one type for JSON, with a schema or without. name: of the schema."""
+    """Cohere's response format: one type for JSON with or without a schema. name: member for the schema."""
     if response_format.get("type") != "json_schema":
         return response_format
     return {"type": "json_object", name: object_of(response_format.get("json_schema")).get("schema")}
@@ -178,7 +178,7 @@ def read_v1(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
     elif kind == "tool-calls-chunk":
         if plan := text_of(value.get("text")):
             yield TextDelta(0, plan, kind="reasoning")
-    elif kind == "tool-calls-generation":  # all of them; the chunks before bring the same piece by piece
+    elif kind == "tool-calls-generation":  # complete; the chunks before repeat it in pieces
         yield from _calls_v1(value)
     elif kind == "stream-end":
         response = object_of(value.get("response"))
@@ -191,7 +191,7 @@ def read_v1(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
 
 
 def _calls_v1(value: Mapping[str, object]) -> Iterator[ToolCallDelta]:
-    """Calls, which have no ids."""
+    """Calls of a version 1 answer, which have no ids."""
     for place, call in enumerate(map(object_of, list_of(value.get("tool_calls")))):
         arguments = json.dumps(call.get("parameters"), ensure_ascii=False)
         yield ToolCallDelta(0, place, name=text_of(call.get("name")), arguments=arguments)
@@ -204,10 +204,10 @@ def _ending_v1(response: Mapping[str, object], reason: str) -> Iterator[AnswerEv
 
 
 def write_chat_v1(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The body of a chat.
+    """Body of a version 1 chat.
 
-    System turns at the start become the `preamble`, unless the parameters have one. Raises `RequestError` for a
-    conversation that ends with an assistant's turn.
+    System messages at the start become the `preamble`, unless the parameters have one. Raises `RequestError` for a
+    conversation that ends with an assistant message.
     """
     turns = list(chat.messages)
     body: dict[str, object] = {"model": model, **parameters, "stream": chat.stream}
@@ -226,7 +226,7 @@ def write_chat_v1(chat: ChatRequest, model: str, parameters: Mapping[str, object
 
 
 def _last_turns_v1(turns: list[ChatMessage]) -> dict[str, object]:
-    """What the model answers, and the turns before that."""
+    """Members with the message to answer, and the history before it."""
     end = len(turns)
     while end and turns[end - 1].role == "tool":
         end -= 1
@@ -255,7 +255,7 @@ def _history_v1(turns: Sequence[ChatMessage]) -> list[dict[str, object]]:
 
 
 def _results_v1(answers: Sequence[ChatMessage], turns: Sequence[ChatMessage]) -> list[object]:
-    """Answers of tools, each with its call, which this API names whole instead of by an id."""
+    """Tool results, each with its complete call; this version has no call ids."""
     calls = {call.id: call for turn in turns for call in turn.tool_calls}
     results: list[object] = []
     for answer in answers:
@@ -273,23 +273,24 @@ def _write_call_v1(call: ToolCall) -> dict[str, object]:
 
 
 def _write_tool_v1(function: Mapping[str, object]) -> dict[str, object]:
-    """A tool whose parameters are named one by one; what JSON Schema says beyond type and description is lost."""
+    """A tool with a list of parameters; JSON Schema beyond type and description is lost."""
     schema = object_of(function.get("parameters"))
     required = list_of(schema.get("required"))
     definitions = {
         name: {
-            **({"description": one["description"]} if "description" in one else {}),
-            "type": _TYPES.get(text_of(one.get("type")), "str"),
+            **({"description": member["description"]} if "description" in member else {}),
+            "type": _TYPES.get(text_of(member.get("type")), "str"),
             "required": name in required,
         }
-        for name, one in ((name, object_of(member)) for name, member in object_of(schema.get("properties")).items())
+        for name, value in object_of(schema.get("properties")).items()
+        for member in [object_of(value)]
     }
     described = text_of(function.get("description"))
     return {"name": function.get("name"), "description": described, "parameter_definitions": definitions}
 
 
 def write_thinking_v2(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
-    """Cohere's API, version 2, has a switch and a number."""
+    """Member `thinking` of version 2: a switch and a token budget."""
     if thinking.enabled is None:
         return {}
     if not thinking.enabled:

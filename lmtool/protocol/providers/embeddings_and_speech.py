@@ -25,7 +25,7 @@ _PATHS: Mapping[Api, str] = {
     "ollama": "/api/embed",
 }
 _COHERE_INPUT = "search_document"
-"""What the texts are for, which Cohere wants to know; `extra_body` may say otherwise."""
+"""Purpose of the texts, which Cohere requires; `extra_body` may override it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Embeddings:
 
 
 def has_embeddings(provider: Provider) -> bool:
-    """Whether the provider's API has embeddings; whether a model makes them shows when it is asked."""
+    """Whether the provider's API has embeddings. A model may still reject the request."""
     return provider.api in _PATHS
 
 
 def embedding_request(provider: Provider, texts: Sequence[str], model: str, settings: Settings) -> HttpRequest:
-    """The request for the embeddings of texts. Raises `RequestError` where the API has none."""
+    """Request for the embeddings of texts. Raises `RequestError` if the API has none."""
     if not has_embeddings(provider):
         raise RequestError(f"{provider.name} has no embeddings")
     body: dict[str, object] = {"model": model}
@@ -56,10 +56,7 @@ def embedding_request(provider: Provider, texts: Sequence[str], model: str, sett
 
 
 def read_embeddings(body: bytes, expected: int) -> Embeddings | None:
-    """The vectors in the body of an answer, of whichever API; None where it is malformed.
-
-    expected: how many there must be.
-    """
+    """Vectors in the body of an answer of any API; None if it is malformed. expected: number of vectors."""
     value = object_of(load(body))
     vectors = tuple(_vectors(value))
     if len(vectors) != expected or not all(vectors):
@@ -70,26 +67,25 @@ def read_embeddings(body: bytes, expected: int) -> Embeddings | None:
         object_of(meta.get("billed_units")).get("input_tokens"),
         value.get("prompt_eval_count"),
     )
-    return Embeddings(vectors, next((one for one in map(count_of, counts) if one is not None), None))
+    return Embeddings(vectors, next((count for count in map(count_of, counts) if count is not None), None))
 
 
 def _vectors(value: Mapping[str, object]) -> list[tuple[float, ...]]:
-    """OpenAI's `data`, each with its index; lists in `embeddings`, which Cohere has by type."""
-    data = [object_of(one) for one in list_of(value.get("data"))]
+    """Vectors in OpenAI's `data`, which have an index each, or in `embeddings`, which Cohere groups by type."""
+    data = [object_of(item) for item in list_of(value.get("data"))]
     if data:
-        indexed = [(count_of(one.get("index")), _numbers(one.get("embedding"))) for one in data]
-        places = {place: vector for place, vector in indexed if place is not None}
-        return [places.get(place, ()) for place in range(len(data))]
-    found = value.get("embeddings")
-    return [_numbers(one) for one in list_of(object_of(found).get("float", found))]
+        by_index = {count_of(item.get("index")): _numbers(item.get("embedding")) for item in data}
+        return [by_index.get(index, ()) for index in range(len(data))]
+    embeddings = value.get("embeddings")
+    return [_numbers(vector) for vector in list_of(object_of(embeddings).get("float", embeddings))]
 
 
 def _numbers(value: object) -> tuple[float, ...]:
-    """A vector of finite numbers; an empty one for anything else."""
+    """The value if it is a list of finite numbers; otherwise empty."""
     numbers = list_of(value)
-    if not all(type(one) in (int, float) and math.isfinite(one) for one in numbers):  # type: ignore[arg-type]
+    if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):  # type: ignore[arg-type]
         return ()
-    return tuple(numbers)  # type: ignore[arg-type] # as just seen
+    return tuple(numbers)  # type: ignore[arg-type] # checked above
 
 
 _FIELD = re.compile(r"[A-Za-z0-9_]+(?:\[\])?")
@@ -97,7 +93,7 @@ _UNSAFE = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
 def has_speech(provider: Provider) -> bool:
-    """Whether the provider's API has speech; whether a model makes it shows when it is asked."""
+    """Whether the provider's API has transcription and speech synthesis. A model may still reject the request."""
     return provider.api == "chat"
 
 
@@ -114,17 +110,17 @@ def transcription_request(
     settings: Settings,
     fields: Mapping[str, str] | None = None,
 ) -> HttpRequest:
-    """The request for the text of a recording.
+    """Request for the transcription of a recording.
 
-    fields: further ones of the form, such as `language` or `prompt`. Raises `RequestError` for names of fields that a
-    form cannot have, and where the API has no transcription.
+    fields: additional form fields, such as `language` or `prompt`. Raises `RequestError` for an invalid field name, and
+    if the API has no transcription.
     """
     _check(provider)
     extra = {name: str(value) for name, value in settings.extra_body.items()}
     parts = {"model": model, "response_format": "json", **(fields or {}), **extra}
     if wrong := next((name for name in parts if not _FIELD.fullmatch(name)), None):
-        raise RequestError(f"{wrong!r} is no name of a field", "letters, digits and _")
-    boundary = hashlib.sha256(audio).hexdigest()  # no recording has its own hash in it
+        raise RequestError(f"{wrong!r} is not a valid field name", "use letters, digits and _")
+    boundary = hashlib.sha256(audio).hexdigest()  # a recording does not contain its own hash
     head = f'Content-Disposition: form-data; name="file"; filename="{_UNSAFE.sub("_", file_name)}"\r\n'
     body = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode("utf-8", "replace")
@@ -137,7 +133,7 @@ def transcription_request(
 
 
 def read_transcription(body: bytes) -> str | None:
-    """The text in an answer; None where it is malformed."""
+    """Text of an answer; None if it is malformed."""
     text = object_of(load(body)).get("text")
     return text if isinstance(text, str) else None
 
@@ -145,7 +141,7 @@ def read_transcription(body: bytes) -> str | None:
 def speech_request(
     provider: Provider, text: str, voice: str, audio_format: str, model: str, settings: Settings
 ) -> HttpRequest:
-    """The request for a text to be spoken; the body of its answer is the audio. Raises `RequestError`."""
+    """Request for speech synthesis; the body of its answer is the audio. Raises `RequestError`."""
     _check(provider)
     body = {"model": model, "input": text, "voice": voice, "response_format": audio_format}
     return provider.json_request("/audio/speech", model, body, settings)

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: requests, and answers whole and streamed; answers of its older completions as well.
+"""OpenAI's chat completions: request bodies, and events of whole and streamed answers, text completions included.
 
 Most other servers have the same API at base URLs of their own.
 """
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from lmtool.protocol.providers.chat_request import ChatRequest, Thinking
 
 _REASONING = ("reasoning_content", "reasoning")
-"""Where servers put what a model thinks first; OpenAI's own does not tell it."""
+"""Members in which servers send the thought; OpenAI itself does not send it."""
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
-    """The events of a chunk, or of a whole answer."""
+    """Events of a chunk, or of a whole answer."""
     for place, choice in enumerate(list_of(value.get("choices"))):
         if isinstance(choice, dict):
             yield from _choice(choice, place)
@@ -70,7 +70,7 @@ def _choice(choice: Mapping[str, object], place: int) -> Iterator[AnswerEvent]:
 def _tokens(
     choice: Mapping[str, object], message: Mapping[str, object]
 ) -> tuple[tuple[ChunkToken, ...], tuple[ChunkToken, ...]]:
-    """The tokens of thought and answer: lmtool has a list for each, vLLM one for both, with the marks between them."""
+    """Tokens of thought and answer. lmtool sends two lists; vLLM sends one, marks between them included."""
     logprobs = choice.get("logprobs")
     thought, tokens = token_entries(object_of(logprobs).get("reasoning_content")), read_logprobs(logprobs)
     texts = {kind: text for text, kind in _texts(message)}
@@ -85,13 +85,13 @@ def _tokens(
 
 
 def _texts(message: Mapping[str, object]) -> Iterator[tuple[str, TextKind]]:
-    """What was added to each kind of text, empty ones left out; a choice of a completion is its own message."""
+    """Non-empty texts of a message, each with its kind; a choice of a text completion is its own message."""
     for name in _REASONING:
         if text := text_of(message.get(name)):
             yield text, "reasoning"
             break
     content = message.get("content", message.get("text"))
-    for part in content if isinstance(content, list) else ():  # some servers answer in parts, as messages may be sent
+    for part in content if isinstance(content, list) else ():  # some servers send content parts
         if text := text_of(object_of(part).get("text")):
             yield text, "text"
     if isinstance(content, str) and content:
@@ -116,8 +116,12 @@ def _calls(message: Mapping[str, object], choice: int) -> Iterator[ToolCallDelta
 
 
 def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The body of a chat completion. A stream ends with its usage."""
-    body: dict[str, object] = {"model": model, "messages": [write_message(one) for one in chat.messages], **parameters}
+    """Body of a chat completion request. Streams are asked to end with their usage."""
+    body: dict[str, object] = {
+        "model": model,
+        "messages": [write_message(message) for message in chat.messages],
+        **parameters,
+    }
     if chat.tools:
         body["tools"] = list(chat.tools)
         body |= write_tool_choice(chat)
@@ -133,7 +137,7 @@ def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) 
 
 
 def write_message(message: ChatMessage) -> dict[str, object]:
-    """One turn; other APIs that follow OpenAI's have the same form."""
+    """One message, also for other APIs that follow OpenAI's."""
     turn: dict[str, object] = {"role": message.role, "content": message.content}
     if isinstance(message, MultimodalMessage):
         turn["content"] = json.loads(message.parts)
@@ -155,7 +159,7 @@ def write_message(message: ChatMessage) -> dict[str, object]:
 
 
 def write_tool_choice(chat: ChatRequest) -> dict[str, object]:
-    """Which tools may or must be called, where the request says."""
+    """Members `tool_choice` and `parallel_tool_calls`, if the request sets them."""
     named = {"type": "function", "function": {"name": chat.tool_name}}
     choice = {} if chat.tool_choice is None else {"tool_choice": chat.tool_choice}
     parallel = {} if chat.parallel_tool_calls is None else {"parallel_tool_calls": chat.parallel_tool_calls}
@@ -163,13 +167,13 @@ def write_tool_choice(chat: ChatRequest) -> dict[str, object]:
 
 
 def write_thinking(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
-    """OpenAI's API has a word for it, which models that do not think refuse, and no number."""
+    """Effort for OpenAI's API, which has no token budget; models that do not think reject it."""
     effort = "none" if thinking.enabled is False else thinking.effort
     return {} if effort is None else {"reasoning_effort": effort}
 
 
 def write_compatible_thinking(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
-    """Servers that follow OpenAI's API: vLLM's parameters, which others ignore, and the variables of chat templates."""
+    """Variables of chat templates, and vLLM's parameters, which other compatible servers ignore."""
     own: dict[str, object] = {}
     if thinking.effort is not None and thinking.enabled is not False:
         own["reasoning_effort"] = thinking.effort

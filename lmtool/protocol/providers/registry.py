@@ -1,4 +1,4 @@
-"""Every provider by the name that configurations have for it."""
+"""Table of providers by their names in configurations."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _AZURE_API_VERSION = "2024-10-21"
 
 
 def _azure_url(base_url: str, path: str, model: str, settings: Settings) -> str:
-    """A path of Azure's API: below the model's deployment, with the version of the API."""
+    """URL of a path of Azure's API: below the model's deployment, with the version of the API."""
     deployment, version = quote(model, safe=""), quote(settings.api_version or _AZURE_API_VERSION, safe="")
     return f"{join_url(base_url, f'openai/deployments/{deployment}{path}')}?api-version={version}"
 
 
 def _azure_headers(settings: Settings) -> Headers:
-    """Azure's key has a header of its own."""
+    """Headers with Azure's key."""
     return {} if settings.api_key is None else {"api-key": settings.api_key}
 
 
@@ -150,8 +150,10 @@ OLLAMA = Provider(
     key_required=False,
 )
 
-PROVIDERS: Mapping[str, Provider] = {one.name: one for one in (OPENAI, AZURE, ANTHROPIC, COHERE_V2, OLLAMA)}
-"""By name; of Cohere's two versions the newer one, see `provider_for`."""
+PROVIDERS: Mapping[str, Provider] = {
+    provider.name: provider for provider in (OPENAI, AZURE, ANTHROPIC, COHERE_V2, OLLAMA)
+}
+"""Providers by name; `cohere` is version 2, see `provider_for`."""
 _INSTEAD: Mapping[str, str] = {
     "octoml": "OctoAI has closed; write openai with the base_url of another service",
     "bedrock": "write litellm with model bedrock/NAME (extra litellm), or openai with Bedrock's own base_url",
@@ -159,7 +161,7 @@ _INSTEAD: Mapping[str, str] = {
 
 
 def provider_for(name: str, settings: Settings) -> Provider:
-    """The provider with this name; Cohere's version is that of its `base_url` or `api_version`, 2 where neither says.
+    """The provider with this name; Cohere's version follows from `api_version` or `base_url` and defaults to 2.
 
     Raises `RequestError` for an unknown name.
     """

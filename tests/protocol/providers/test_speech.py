@@ -81,7 +81,7 @@ def test_who_has_speech() -> None:
 
 def test_fields_that_no_form_can_have() -> None:
     """A name with a line break would be another part of the form."""
-    with pytest.raises(RequestError, match="is no name of a field"):
+    with pytest.raises(RequestError, match="is not a valid field name"):
         transcription_request(OPENAI, AUDIO, "a", "m", Settings(), {'x"\r\n': "1"})
 
 

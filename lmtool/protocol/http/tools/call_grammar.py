@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lmtool.core.errors import ConstraintError
-from lmtool.protocol.http.tools.argument_types import resolved, types_of
+from lmtool.protocol.http.tools.argument_types import all_of, types_of
 from lmtool.protocol.http.tools.definitions import alone
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ ANNOTATIONS = frozenset({
     "$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated", "description", "examples",
     "readOnly", "title", "writeOnly",
 })  # fmt: skip
-"""Keywords that say nothing of a value."""
+"""Keywords that do not constrain a value."""
 _OF_PARAMETERS = ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
 
 Part: TypeAlias = dict[str, Any]
@@ -30,24 +30,24 @@ Part: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a grammar of calls depends on beside the form."""
+    """Tools and special tokens that a grammar of calls depends on."""
 
     tools: ToolUse
     special: Mapping[str, int]
-    """Those of the form's marks that are special tokens, with their ids."""
+    """Ids of the format's marks that are special tokens."""
 
     def mark(self, text: str) -> Part:
-        """A mark: a special token or its text."""
+        """Part for a mark: a special token, or its text."""
         return {"type": "token", "token": self.special[text]} if text in self.special else const(text)
 
     def schema(self, tool: Tool) -> Mapping[str, Any]:
-        """What a tool's arguments must match: where nothing forces a call, anything, unless the tool is strict."""
+        """Schema of a tool's arguments: any object if the tool is not strict and no call is forced."""
         return tool.schema if tool.strict or self.tools.forced else {"type": "object"}
 
     def parameters(self, tool: Tool) -> tuple[Mapping[str, object] | None, set[str]]:
-        """The schemas of a tool's arguments by name, None where it may have any, and those that are required.
+        """Schemas of a tool's arguments by name (None: any arguments), and the names of required ones.
 
-        Raises `ConstraintError` for a strict tool whose schema says more than that of its arguments.
+        Raises `ConstraintError` for a strict tool whose schema has keywords other than those of its properties.
         """
         schema = self.schema(tool)
         if tool.strict and (others := sorted(schema.keys() - _OF_PARAMETERS)):
@@ -62,53 +62,60 @@ class CallContext:
         return properties, set(required) if isinstance(required, list) else set()
 
     def json(self, tool: Tool) -> Part:
-        """A tool's arguments as a JSON object."""
+        """Part for a tool's arguments as a JSON object."""
         part: Part = {"type": "json_schema", "json_schema": self.schema(tool)}
         return {**part, "strict": False} if self.tools.forced and not tool.strict else part
 
 
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
-    """How calls are written in one form. Marks may be special tokens; the rest is plain text."""
+    """Grammar of calls in one format. Marks may be special tokens; the rest is plain text."""
 
     call: Callable[[Tool, CallContext], Part]
-    """One call, between `before` and `after`."""
+    """Part for one call, between `before` and `after`."""
     before: str = ""
     """Mark before each call."""
     after: str = ""
-    """Mark behind each call."""
+    """Mark after each call."""
     separator: str = ""
     """Text between two calls."""
     opening: str = ""
     """Mark before all calls."""
     lead: str = ""
-    """Text behind it."""
+    """Text after `opening`."""
     tail: str = ""
-    """Text behind all calls."""
+    """Text after all calls."""
     closing: str = ""
-    """Mark behind that."""
+    """Mark after `tail`."""
 
     @property
     def trigger(self) -> str:
-        """The mark that tells that calls begin; "" where there is none."""
+        """Mark that starts the calls; "" if there is none."""
         return self.opening or self.before
 
     def section(self, context: CallContext, *, triggered: bool = False) -> Part:
-        """All calls of an answer. triggered: without the mark that begins them, behind which this stands."""
-        around = self.opening if not triggered else ""
+        """Part for all calls of an answer. triggered: whether it follows `trigger`, and so must not repeat it."""
         before = self.before if not triggered or self.opening else ""
         calls = [
-            _sequence([*_marks(context, before), self.call(tool, context), *_marks(context, self.after)])
+            sequence(*_marks(context, before), self.call(tool, context), *_marks(context, self.after))
             for tool in context.tools.tools
         ]
-        several = calls[0] if triggered and not self.opening else _several(calls, self.separator, context.tools)
-        if triggered and not self.opening and len(calls) > 1:
-            several = {"type": "or", "elements": calls}
-        behind = [*_texts(self.tail), *_marks(context, self.closing)]
-        return _sequence([*_marks(context, around), *_texts(self.lead), several, *behind])
+        if not triggered or self.opening:
+            several: Part = {
+                "type": "tags_with_separator",
+                "tags": calls,
+                "separator": self.separator,
+                "at_least_one": True,
+                "stop_after_first": not context.tools.parallel or context.tools.mode == "named",
+            }
+        else:
+            several = calls[0] if len(calls) == 1 else {"type": "or", "elements": calls}
+        head = [*_marks(context, "" if triggered else self.opening), *([const(self.lead)] if self.lead else [])]
+        end = [*([const(self.tail)] if self.tail else []), *_marks(context, self.closing)]
+        return sequence(*head, several, *end)
 
     def beside_text(self, context: CallContext) -> Part | None:
-        """Free text with calls in it; None where no mark tells the one from the other."""
+        """Part for free text that may contain calls; None if no mark separates calls from text."""
         if not self.trigger:
             return None
         if self.trigger in context.special:
@@ -119,16 +126,12 @@ class CallGrammar:
 
 
 def const(text: str) -> Part:
-    """A text."""
+    """Part for a fixed text."""
     return {"type": "const_string", "value": text}
 
 
 def sequence(*parts: Part) -> Part:
-    """Parts one after the other."""
-    return _sequence(parts)
-
-
-def _sequence(parts: Sequence[Part]) -> Part:
+    """Part for several parts in a row."""
     return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": list(parts)}
 
 
@@ -136,23 +139,8 @@ def _marks(context: CallContext, mark: str) -> list[Part]:
     return [context.mark(mark)] if mark else []
 
 
-def _texts(text: str) -> list[Part]:
-    return [const(text)] if text else []
-
-
-def _several(calls: list[Part], separator: str, tools: ToolUse) -> Part:
-    """At least one of the calls."""
-    return {
-        "type": "tags_with_separator",
-        "tags": calls,
-        "separator": separator,
-        "at_least_one": True,
-        "stop_after_first": not tools.parallel or tools.mode == "named",
-    }
-
-
 def json_call(arguments: str, before: str = "", after: str = "") -> Callable[[Tool, CallContext], Part]:
-    """How a tool is called. arguments: what the form calls them. before, after: texts around the object."""
+    """Grammar of a call `{"name": ..., "arguments": {...}}`. arguments: second name. before, after: texts around."""
 
     def call(tool: Tool, context: CallContext) -> Part:
         return {
@@ -179,23 +167,23 @@ _FORMATS = {
     "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
     "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z]{2,})+",
 }
-"""Formats of strings that are enforced here; others say nothing of a text."""
+"""String formats that are enforced; others are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentTags:
-    """What stands around an argument's name and value: marks, which may be special tokens, and texts between them."""
+    """Marks (possibly special tokens) and texts around the name and the plain-text value of an argument."""
 
     before: tuple[str, ...]
     between: tuple[str, ...]
     after: tuple[str, ...]
-    """The last one ends a value wherever it stands."""
+    """The last one ends the value wherever it occurs."""
     separator: str
-    """Behind each argument."""
+    """Text after each argument."""
 
 
 def text_call(begin: str, tags: ArgumentTags, end: str = "") -> Callable[[Tool, CallContext], Part]:
-    """How a tool is called. begin: with `{name}` for its name."""
+    """Grammar of a call with plain-text arguments. begin: text before them, with `{name}` for the tool's name."""
 
     def call(tool: Tool, context: CallContext) -> Part:
         parts = [const(begin.format(name=tool.name)), *_Arguments(tool, context, tags).parts()]
@@ -205,30 +193,26 @@ def text_call(begin: str, tags: ArgumentTags, end: str = "") -> Callable[[Tool, 
 
 
 class _Arguments:
-    """The arguments of one tool."""
+    """Grammar of the plain-text arguments of one tool."""
 
     def __init__(self, tool: Tool, context: CallContext, tags: ArgumentTags) -> None:
         self._tool, self._context, self._tags = tool, context, tags
         self._root = context.schema(tool)
 
     def parts(self) -> list[Part]:
-        """One part for each property, in the schema's order."""
+        """One part for each property, in the schema's order; a single one if any arguments are allowed."""
         properties, required = self._context.parameters(self._tool)
         if properties is None:
-            return [self._free()]
+            value = self._value(self._root.get("additionalProperties", True))
+            tag = self._tagged({"type": "regex", "pattern": _ANY_NAME}, value)
+            return [{"type": "tags_with_separator", "tags": [tag], "separator": "", "at_least_one": False}]
         return [
-            self._one(name, schema, required=name in required)
+            self._argument(name, schema, required=name in required)
             for name, schema in properties.items()
             if schema is not False or name in required
         ]
 
-    def _free(self) -> Part:
-        """Any arguments."""
-        schema = self._root.get("additionalProperties", True)
-        one = self._tagged({"type": "regex", "pattern": _ANY_NAME}, self._value(schema))
-        return {"type": "tags_with_separator", "tags": [one], "separator": "", "at_least_one": False}
-
-    def _one(self, name: str, schema: object, *, required: bool) -> Part:
+    def _argument(self, name: str, schema: object, *, required: bool) -> Part:
         if any(mark[:1] in name for mark in (*self._tags.before, *self._tags.between) if mark.strip()):
             raise ConstraintError(
                 f"the parameter {name!r} of the tool {self._tool.name!r} cannot be written in the form of this model's "
@@ -239,27 +223,25 @@ class _Arguments:
         return tagged if required else {"type": "optional", "content": tagged}
 
     def _tagged(self, name: Part, value: Part) -> Part:
-        before, between = map(self._marks, (self._tags.before, self._tags.between))
-        return sequence(
-            *before, name, *between, value, *([const(self._tags.separator)] if self._tags.separator else [])
-        )
+        separator = [const(self._tags.separator)] if self._tags.separator else []
+        return sequence(*self._marks(self._tags.before), name, *self._marks(self._tags.between), value, *separator)
 
     def _marks(self, marks: Sequence[str]) -> list[Part]:
         return [self._context.mark(mark) for mark in marks]
 
     def _value(self, schema: object) -> Part:
-        """A value and what ends it."""
-        ways = _ways(schema, self._root)
-        if any(_OF_STRINGS.isdisjoint(way) and "string" in types_of(way, self._root) for way in ways):
+        """Part for a value and its end."""
+        variants = _variants(schema, self._root)
+        if any(_OF_STRINGS.isdisjoint(one) and "string" in types_of(one, self._root) for one in variants):
             end = self._tags.after[-1]
             if end in self._context.special:
                 return sequence({"type": "any_text"}, self._context.mark(end))
             return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": end}
-        written = [self._way(way) for way in ways]
+        written = [self._variant(variant) for variant in variants]
         return written[0] if len(written) == 1 else {"type": "or", "elements": written}
 
-    def _way(self, schema: Mapping[str, Any]) -> Part:
-        """A value of a schema that allows strings only, or none, and what ends it."""
+    def _variant(self, schema: Mapping[str, Any]) -> Part:
+        """Part for a value, and its end, of a schema that allows only strings or no strings."""
         types = types_of(schema, self._root)
         if (values := _listed(schema)) is not None:
             texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
@@ -274,7 +256,7 @@ class _Arguments:
         return sequence(part if self._tool.strict else {**part, "strict": False}, *self._marks(self._tags.after))
 
     def _matching(self, patterns: Sequence[str]) -> Part:
-        """A text that matches some patterns, and what ends it."""
+        """Part for a text that matches all patterns, and its end."""
         first, *others = patterns
         *before, mark = self._tags.after
         part: Part = {"type": "regex", "pattern": first, "also": others}
@@ -293,27 +275,24 @@ class _Arguments:
 
 
 def _flat(schema: object, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """A schema with the keywords of what it refers to, and of all parts of its `allOf`, as its own."""
+    """A schema with the keywords of its `$ref` and `allOf` merged into it."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return {}
     own = {keyword: value for keyword, value in schema.items() if keyword not in ANNOTATIONS | {"$ref", "allOf"}}
-    parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
-    if isinstance(reference := schema.get("$ref"), str):
-        parts.append(resolved(reference, root))
     joined: dict[str, Any] = {}
-    for part in parts:
+    for part in all_of(schema, root):
         joined |= _flat(part, root, depth + 1)
     return joined | own
 
 
-def _ways(schema: object, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
-    """Schemas of which each allows strings only, or none, and which together allow the same."""
+def _variants(schema: object, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
+    """Schemas that together allow the same as this one; each allows only strings or no strings."""
     flat, types = _flat(schema, root), types_of(schema, root)
     if "string" not in types and isinstance(schema, dict):
         return [schema]
     for keyword in ("anyOf", "oneOf"):
         if isinstance(branches := flat.pop(keyword, None), list) and depth < _MAX_DEPTH:
-            return [way for branch in branches for way in _ways({**flat, **_flat(branch, root)}, root, depth + 1)]
+            return [one for branch in branches for one in _variants({**flat, **_flat(branch, root)}, root, depth + 1)]
     if types == {"string"} or _listed(flat) is not None:
         return [flat]
     others = sorted(types - {"string", "integer"} if "number" in types else types - {"string"})
@@ -326,7 +305,7 @@ def _listed(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _whole(pattern: str) -> str:
-    """A pattern, which may be found anywhere in a text, as one of the whole text."""
+    """A pattern for the whole text, from one that may match anywhere in it."""
     return "|".join(map(_whole_alternative, _alternatives(pattern)))
 
 
@@ -338,12 +317,12 @@ def _whole_alternative(pattern: str) -> str:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """What stands between the `|` of a pattern that are in no group."""
-    found, depth = [""], 0
+    """Alternatives of a pattern: split at each `|` outside groups and character classes."""
+    alternatives, depth = [""], 0
     for piece in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
         depth += {"(": 1, ")": -1}.get(piece, 0)
         if piece == "|" and depth == 0:
-            found.append("")
+            alternatives.append("")
         else:
-            found[-1] += piece
-    return found
+            alternatives[-1] += piece
+    return alternatives

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 MAX_CALLS = 64
-"""In one answer that must call something."""
+"""Most calls in one answer with forced calls."""
 _SEVERAL_SIDES = frozenset({"allOf", "if", "not", "dependentSchemas", "dependencies", "unevaluatedProperties"})
 _BESIDE = frozenset({"$ref", "anyOf", "oneOf"})
-"""The same, where they stand beside an object's properties."""
+"""Like `_SEVERAL_SIDES`, but only together with `properties`."""
 _IDS = MARKS | {"$dynamicRef", "$recursiveRef"}
-"""Keywords by which references mean something else in another document."""
+"""Keywords that change the meaning of references when a schema is moved to another document."""
 
 
 def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bool) -> dict[str, Any]:
-    """The schema of `[{"name": ..., "parameters": {...}}, ...]` for (name, schema of the arguments) each.
+    """Schema of `[{"name": ..., "parameters": {...}}, ...]` for tools given as (name, schema of the arguments).
 
-    The schemas are as `without_ids` returns them; their references go on to mean their own parts.
+    The schemas must come from `without_ids`; their references keep pointing to their own parts.
     """
     calls = _calls(tools)
     return {
@@ -47,7 +47,7 @@ def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bo
 
 
 def form_or_call(form: object, tools: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The schema of what `form`, a schema, allows, or of one call, an object as in `calls_schema`."""
+    """Schema that allows either values of the schema `form`, or one call, written as in `calls_schema`."""
     return {
         "anyOf": [{"$ref": "#/$defs/form"}, *_calls(tools)],
         "$defs": {"form": moved(without_ids(form), "#/$defs/form"), **_arguments(tools)},
@@ -71,10 +71,10 @@ def _arguments(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]
 
 
 def closed(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
-    """The schema with `additionalProperties` false where an object lists its properties and does not mention others.
+    """The schema with `additionalProperties` false on objects that list properties and do not mention others.
 
-    What it allows, the given one allows, too; a model is not led to make up arguments. A schema with keywords that look
-    at an object from several sides stays as it is: closed, its parts might exclude each other.
+    It never allows more than the original, and stops models from inventing arguments. A schema that describes an object
+    in several places (see `_SEVERAL_SIDES`) is returned unchanged, because its parts might exclude each other.
     """
     return schema if _has(schema, _SEVERAL_SIDES) else changed(schema, _closed)
 
@@ -92,9 +92,9 @@ def _has(value: Any, keywords: frozenset[str]) -> bool:  # noqa: ANN401  # any J
 
 
 def without_ids(schema: Any) -> Any:  # noqa: ANN401  # any JSON
-    """The schema with a pointer for each reference by an id, an anchor or a scope, so that it can be part of another.
+    """The schema with references by id, anchor or scope replaced by JSON pointers, so that it can be embedded.
 
-    The same object where it has none of them.
+    Returns the same object if it has none of them.
     """
     return Reading(schema, exact=False).schema if _has_ids(schema) else schema
 
@@ -108,7 +108,7 @@ def _has_ids(value: Any) -> bool:  # noqa: ANN401  # any JSON
 
 
 def alone(schema: Any, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
-    """A part of a schema as a document of its own, whose references go on to mean parts of `root`."""
+    """A part of a schema as a separate document whose references still resolve in `root`."""
     if not isinstance(schema, dict):
         return schema
     schema = {name: root[name] for name in ("$schema",) if name in root} | schema
@@ -118,7 +118,7 @@ def alone(schema: Any, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any J
 
 
 def moved(schema: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
-    """A schema, as `without_ids` returns it, whose root stands at the JSON pointer `to` of another document."""
+    """A schema from `without_ids`, with its references adjusted to its new position `to`, a JSON pointer."""
     if isinstance(schema, list):
         return [moved(part, to) for part in schema]
     if not isinstance(schema, dict):
@@ -143,24 +143,24 @@ ToolName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}(?!\n)$", description="1 to 128 of the characters A-Z a-z 0-9 _ - .")
 ]
 _MAX_NAMED = 16
-"""Tools that one warning names."""
+"""Most tools named in one warning."""
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One function that the model may call."""
+    """A function that the model may call."""
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
-    """JSON Schema of its arguments; None: it has none."""
+    """JSON Schema of its arguments; None: no arguments."""
     strict: bool = False
-    """Whether a schema that cannot be enforced in full is refused."""
+    """Whether to reject a schema that cannot be enforced in full."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What the arguments must match: always an object."""
+        """Schema of the arguments, which are always an object."""
         if self.parameters is None:
             return _NO_PARAMETERS
         schema: Mapping[str, Any] = closed(without_ids(self.parameters))
@@ -168,7 +168,7 @@ class Tool:
 
     @property
     def template_entry(self) -> dict[str, object]:
-        """The tool as chat templates read it."""
+        """The tool in the form that chat templates expect."""
         described = {} if self.description is None else {"description": self.description}
         function = {"name": self.name, **described, "parameters": dict(self.parameters or _NO_PARAMETERS)}
         return {"type": "function", "function": function}
@@ -176,7 +176,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The tools of one request, and what is to be done with them."""
+    """Tools of one request, and whether they may or must be called."""
 
     tools: tuple[Tool, ...]
     mode: Mode
@@ -189,7 +189,7 @@ class ToolUse:
         return self.mode in {"required", "named"}
 
     def constraint(self) -> Constraint | None:
-        """What a forced answer must match: the arguments of the one tool, or an array of calls. Raises `ApiError`."""
+        """Constraint for forced calls: the arguments of one tool, or an array of calls. Raises `ApiError`."""
         if not self.forced:
             return None
         strict = all(tool.strict for tool in self.tools)
@@ -203,9 +203,9 @@ class ToolUse:
 
 
 def tool_use(tools: Sequence[Tool], mode: Mode, name: str | None, *, parallel: bool) -> ToolUse | None:
-    """The tools and their use; None where there are none to use. name: of the tool that must be called.
+    """The tools and their mode; None if no tool can be called. name: name of the tool to call in mode `named`.
 
-    Raises `ApiError` for a choice that cannot be: a name that no tool has, a call without tools.
+    Raises `ApiError` for an unknown name, and for a forced call without tools.
     """
     check_tools(tools)
     if mode == "named":
@@ -222,10 +222,10 @@ def tool_use(tools: Sequence[Tool], mode: Mode, name: str | None, *, parallel: b
 
 
 def without_foreign_tools(body: Mapping[str, Any], own: str = "function") -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The request with null in place of each tool that no model here can call, and warnings that name these tools.
+    """The request with null in place of tools that models here cannot call, and warnings that name those tools.
 
-    own: the type of tools that models can call. Other types, such as web_search or namespace, run at the API's owner
-    or have no schema; coding agents offer them to every server, beside tools that models can do without them.
+    own: type of tools that models can call. Other types, such as web_search or namespace, run at the API's owner or
+    have no schema; coding agents send them to every server, in addition to tools that work without them.
     """
     given = body.get("tools")
     if not isinstance(given, list):
@@ -241,13 +241,13 @@ def without_foreign_tools(body: Mapping[str, Any], own: str = "function") -> tup
 
 
 def _is_foreign(tool: object, own: str) -> bool:
-    """Whether this is a tool of another type, or an entry of `allowed_tools` for one."""
+    """Whether this is a tool of another type, or an entry of `allowed_tools` for such a tool."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     return isinstance(kind, str) and kind != own
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Raise `ApiError` for too many tools, or two of one name."""
+    """Raise `ApiError` for too many tools, or two with the same name."""
     if len(tools) > MAX_TOOLS:
         raise ApiError(400, f"there are {len(tools)} tools; expected at most {MAX_TOOLS}", param="tools")
     names = [tool.name for tool in tools]
@@ -257,7 +257,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 class Function(Part):
-    """What a tool is called, and with what."""
+    """Name, description and parameters of a tool."""
 
     name: ToolName
     description: str | None = None
@@ -270,7 +270,7 @@ class Function(Part):
 
 
 class FunctionTool(Part):
-    """A tool as chat completions have it."""
+    """A tool in the form of chat completions."""
 
     function: Function
     type: Literal["function"] | None = None
@@ -281,11 +281,11 @@ class FunctionTool(Part):
 
 
 def choose_tools(tools: Sequence[Tool], choice: object, *, parallel: bool | None) -> ToolUse | None:
-    """What `tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's APIs come to. Raises `ApiError`."""
+    """Tools and mode for `tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's APIs. Raises `ApiError`."""
     parallel = parallel is not False
     check_size("tool_choice", choice)
     if choice is None or choice in ("auto", "none", "required", "any"):
-        mode: Mode = "required" if choice == "any" else choice or "auto"  # type: ignore[assignment] # as just seen
+        mode: Mode = "required" if choice == "any" else choice or "auto"  # type: ignore[assignment] # checked above
         return tool_use(tools, mode, None, parallel=parallel)
     if isinstance(choice, dict) and choice.get("type") == "function":
         function = choice.get("function", choice)  # chat completions nest the name, responses do not
@@ -297,7 +297,7 @@ def choose_tools(tools: Sequence[Tool], choice: object, *, parallel: bool | None
 
 
 def _allowed(given: Mapping[str, Any], tools: Sequence[Tool], *, parallel: bool) -> ToolUse | None:
-    """Only some of the tools, one of which may or must be called."""
+    """Tools and mode for a choice of type `allowed_tools`. Raises `ApiError`."""
     inner = given.get("allowed_tools", given)
     listed = inner.get("tools") if isinstance(inner, dict) else None
     if not isinstance(listed, list) or inner.get("mode") not in {"auto", "required"}:

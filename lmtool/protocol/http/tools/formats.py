@@ -277,7 +277,7 @@ _CALLED = re.compile(r"to=functions\.([^\s<]+)")
 def _read_harmony(feed: Feed) -> Reading:
     """Read one answer, with its special tokens as text. A text without a header is a message to the user."""
     while True:
-        mark = yield from feed.text_before_any(harmony.START, harmony.CHANNEL, _RECIPIENT, harmony.END, harmony.RETURN)
+        mark = yield from feed.text_before(harmony.START, harmony.CHANNEL, _RECIPIENT, harmony.END, harmony.RETURN)
         if mark in {harmony.END, harmony.RETURN}:
             continue
         header, _ = yield from feed.word(harmony.MESSAGE)
