@@ -112,7 +112,7 @@ class Generation:
         """Prompts for the model: token ids if their number must be known in advance."""
 
     async def start(self, *, count: bool = False) -> None:
-        """Check the request against the model, and tokenize its prompts if needed. count: whether to count their tokens.
+        """Check the request against the model, and tokenize its prompts if needed. count: whether to always tokenize.
 
         Raises `ApiError`, or `RequestError` if the chat template rejects the messages.
         """

@@ -1,4 +1,4 @@
-"""The routes that turn texts and conversations into token ids, and ids into text."""
+"""Routes `/tokenize` and `/detokenize`: texts and conversations to token ids, and ids to text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class TokenizingRoutes:
-    """Answers `/tokenize` and `/detokenize` as vLLM does."""
+    """Serves `/tokenize` and `/detokenize` in vLLM's form."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def endpoints(self) -> list[Endpoint]:
-        """The routes."""
+        """Routes of this API."""
         return [
             Endpoint("POST", "/tokenize", self._tokenize, TokenizeRequest),
             Endpoint("POST", "/detokenize", self._detokenize, DetokenizeRequest),
@@ -55,11 +55,11 @@ class TokenizingRoutes:
 
 
 class TokenizeRequest(Body):
-    """A text, or a conversation, to turn into ids."""
+    """A request to `/tokenize`: a text, or a conversation."""
 
     prompt: str | None = None
     add_special_tokens: bool | None = None
-    """Whether a text gets what the model expects at its start."""
+    """Whether to add special tokens, such as BOS, to a text."""
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     tools: Annotated[list[FunctionTool | None], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = None
@@ -69,16 +69,16 @@ class TokenizeRequest(Body):
 
 @dataclass(frozen=True, slots=True)
 class ToTokenize:
-    """A prompt whose ids are asked for."""
+    """A prompt to tokenize."""
 
     model: str | None
     prompt: str | ChatPrompt
     special: bool = True
-    """Whether a text gets what the model expects at its start."""
+    """Whether to add special tokens, such as BOS, to a text."""
 
     @staticmethod
     def read(body: Mapping[str, Any]) -> ToTokenize:
-        """The prompt of a request. Raises `ApiError`."""
+        """Parse a request. Raises `ApiError`."""
         request = decode(TokenizeRequest, without_foreign_tools(body)[0])
         special = request.add_special_tokens is not False
         if request.prompt is not None:
@@ -97,20 +97,20 @@ class ToTokenize:
         return ToTokenize(request.model, chat, special)
 
     def check(self, limits: PromptLimits) -> None:
-        """Raise `ContextOverflowError` for what cannot fit."""
+        """Raise `ContextOverflowError` for a prompt that cannot fit."""
         limits.check_prompt(self.prompt)
 
 
 class DetokenizeRequest(Body, kw_only=True):
-    """Ids to turn into text."""
+    """A request to `/detokenize`."""
 
     tokens: Annotated[list[Count], Meta(description="a list of ids from 0 on")]
 
     @staticmethod
     def read(body: Mapping[str, Any]) -> DetokenizeRequest:
-        """The request. Raises `ApiError`."""
+        """Parse a request. Raises `ApiError`."""
         return decode(DetokenizeRequest, body)
 
     def check(self, limits: PromptLimits) -> None:
-        """Raise `ContextOverflowError` for far more tokens than the model has room for."""
+        """Raise `ContextOverflowError` for far more tokens than the context length."""
         limits.check_beginning(len(self.tokens))

@@ -30,43 +30,43 @@ if TYPE_CHECKING:
 
 
 _TEXT, _THINKING, _REDACTED = -1, -2, -3
-"""Stand for the number of a call where a block is something else."""
+"""Kinds of blocks that are not a call; a call's block has the call's index."""
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
 
 @dataclass(slots=True)
 class Message:
-    """One message while it grows."""
+    """Writes one message: whole, or as events of a stream."""
 
     answer: Answer
     call: Call
     model: str
     eos: Collection[int] = ()
-    """Ids that end an answer without a stop sequence."""
+    """End-of-sequence token ids."""
     prompt_ids: Sequence[int] | None = None
-    """The ids of the prompt, where the request asks for those of prompt and answer."""
+    """Token ids of the prompt, if the request asks for ids."""
     id: str = field(default_factory=lambda: f"msg_{uuid.uuid4().hex}")
     _blocks: int = 0
-    """Content blocks that have begun."""
+    """Number of completed content blocks."""
     _open: int | None = None
-    """What grows: the number of a call, or one of those below 0."""
+    """Kind of the open block: index of a call, or a constant above; None: no open block."""
     _thought: str = ""
-    """Text of the block of a thought that grows."""
+    """Text of the open thinking block."""
 
     def start(self, prompt_tokens: int) -> Event:
-        """The first event. prompt_tokens: as far as they are known before the model has read them."""
+        """The first event. prompt_tokens: number of prompt tokens, if known before generation."""
         usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
         empty = self._head() | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         ids = {} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids}
         return {"type": "message_start", "message": empty | ids}
 
     def add(self, added: Sequence[Delta]) -> Iterator[Event]:
-        """The events for what one more output added."""
+        """Events for the deltas of one output."""
         for at, event in enumerate([*self._added(added), *self._signed()]):
             yield event if at else event | self.answer.seam_field
 
     def _signed(self) -> Iterator[Event]:
-        """The end of the thought that the last output has signed, or a block that stands for one."""
+        """Events for the signature in the last output: end of the thinking block, or a redacted block."""
         signature = self.answer.new_signature
         if signature is None:
             return
@@ -80,10 +80,16 @@ class Message:
         yield from self._close(signature.value)
 
     def _begin(self, kind: int) -> Iterator[Event]:
-        """End the block that grows, and begin one."""
+        """Events that close the open block and start another."""
         yield from self._close()
         self._open, self._thought = kind, ""
-        yield {"type": "content_block_start", "index": self._blocks, "content_block": self._begun(kind)}
+        block: dict[str, Any] = {"type": "text", "text": ""}
+        if kind == _THINKING:
+            block = {"type": "thinking", "thinking": "", "signature": ""}
+        elif kind != _TEXT:
+            call = self.answer.calls[kind]
+            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
 
     def _added(self, added: Sequence[Delta]) -> Iterator[Event]:
         for delta in added:
@@ -99,12 +105,11 @@ class Message:
                 yield self._delta({"type": "input_json_delta", "partial_json": delta.arguments})
 
     def end(self, usage: Usage) -> Iterator[Event]:
-        """The events at the end."""
+        """The last events."""
         yield from self._close()
-        ending = {"stop_reason": self.stop_reason, "stop_sequence": self._stop_sequence}
         yield {
             "type": "message_delta",
-            "delta": ending,
+            "delta": self._ending,
             "usage": usage_object(usage),
             **self._warned(),
             **({} if self.prompt_ids is None else {"token_ids": self.answer.token_ids}),
@@ -113,7 +118,7 @@ class Message:
         yield {"type": "message_stop"}
 
     def whole(self, usage: Usage) -> dict[str, Any]:
-        """The message in one piece."""
+        """The whole message."""
         content = list(blocks_of(self.answer.reasoning, self.answer.signed_thoughts))
         if self.answer.text or not (self.answer.calls or (self.answer.reasoning and self.answer.ended == "length")):
             content.append({"type": "text", "text": self.answer.text})
@@ -121,36 +126,30 @@ class Message:
             {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call.arguments)}
             for call in self.answer.calls
         ]
-        ending = {"stop_reason": self.stop_reason, "stop_sequence": self._stop_sequence}
-        message = self._head() | {"content": content, **ending, "usage": usage_object(usage), **self._warned()}
+        message = self._head() | {"content": content, **self._ending, "usage": usage_object(usage), **self._warned()}
         if self.prompt_ids is None:
             return message
         return message | {"prompt_token_ids": self.prompt_ids, "token_ids": self.answer.token_ids}
 
     @property
     def stop_reason(self) -> str:
-        """In Anthropic's words."""
+        """Stop reason in Anthropic's terms."""
         if self.answer.ended in _STOP_REASONS:
             return _STOP_REASONS[self.answer.ended]
         if self.answer.calls:
             return "tool_use"
-        return "stop_sequence" if self._cut else "end_turn"
-
-    @property
-    def _cut(self) -> bool:
-        """Whether a stop sequence ended the answer; a model elsewhere may not say so, and then its last token tells."""
-        if self.answer.stopped_by is not None:
-            return True
+        # A remote model may not report the stop sequence; then the last token decides.
         stops, outputs = self.call.sampling.stop, self.answer.outputs
-        return bool(stops and outputs and outputs[-1].token not in self.eos)
+        by_sequence = self.answer.stopped_by is not None or (stops and outputs and outputs[-1].token not in self.eos)
+        return "stop_sequence" if by_sequence else "end_turn"
 
     @property
-    def _stop_sequence(self) -> str | None:
-        if self.stop_reason != "stop_sequence":
-            return None
-        stops = self.call.sampling.stop
-        stopped_by = self.answer.stopped_by
-        return stopped_by if isinstance(stopped_by, str) else stops[0] if len(stops) == 1 else None
+    def _ending(self) -> dict[str, object]:
+        sequence, reason = None, self.stop_reason
+        if reason == "stop_sequence":
+            stops, stopped_by = self.call.sampling.stop, self.answer.stopped_by
+            sequence = stopped_by if isinstance(stopped_by, str) else stops[0] if len(stops) == 1 else None
+        return {"stop_reason": reason, "stop_sequence": sequence}
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
@@ -158,19 +157,11 @@ class Message:
     def _warned(self) -> dict[str, Any]:
         return {"warnings": list(self.answer.warnings)} if self.answer.warnings else {}
 
-    def _begun(self, kind: int) -> dict[str, Any]:
-        if kind == _TEXT:
-            return {"type": "text", "text": ""}
-        if kind == _THINKING:
-            return {"type": "thinking", "thinking": "", "signature": ""}
-        call = self.answer.calls[kind]
-        return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-
     def _delta(self, delta: dict[str, Any]) -> Event:
         return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
 
     def _close(self, signature: str = "") -> Iterator[Event]:
-        """End the block that grows. signature: of a thought, where it is not ours."""
+        """Events that close the open block, if any. signature: of a thought signed by another API."""
         if self._open == _THINKING:
             signature = signature or own_signature(self._thought)
             yield self._delta({"type": "signature_delta", "signature": signature})
@@ -181,7 +172,7 @@ class Message:
 
 
 def usage_object(usage: Usage) -> dict[str, int]:
-    """Token counts; what was reused of a prompt does not count as input a second time."""
+    """Token counts; cached prompt tokens do not count as input tokens."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -191,13 +182,13 @@ def usage_object(usage: Usage) -> dict[str, int]:
 
 
 class MessagesRoutes:
-    """Answers `/messages`."""
+    """Serves `/messages`."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def endpoints(self) -> list[Endpoint]:
-        """The routes."""
+        """Routes of this API."""
         return [
             Endpoint("POST", "/messages", self._create, MessagesRequest),
             Endpoint("POST", "/messages/count_tokens", self._count, MessagesRequest),
@@ -205,7 +196,7 @@ class MessagesRoutes:
 
     @staticmethod
     def refusal(error: ApiError) -> Response:
-        """The answer to a request that cannot be served."""
+        """Response for an error, in Anthropic's form."""
         return json_response(error.anthropic_body, error.anthropic_status, error.headers)
 
     async def _create(self, request: Request) -> Response:

@@ -72,7 +72,7 @@ class Reply:
     ) -> list[dict[str, Any]]:
         """Chunks for additions to a streamed answer; the last chunk has the finish reason.
 
-        logprobs: logprobs of the new tokens in the route's form, or None. token_ids: ids of the new tokens, if requested.
+        logprobs: those of the new tokens in the route's form, or None. token_ids: ids of the new tokens, if requested.
         """
         contents = [self._content(answer, delta) for delta in deltas]
         reason = answer.finish_reason

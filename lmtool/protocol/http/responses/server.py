@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 MAX_RESPONSES = 1000
 MAX_BYTES = 64 << 20
-"""Of their JSON and their conversations together."""
+"""Most bytes of all stored responses and conversations."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """One answer."""
+    """A stored response with its conversation."""
 
     response: Mapping[str, Any]
     turns: tuple[ChatMessage, ...]
-    """The conversation with it, without instructions."""
+    """Conversation up to the response, without instructions."""
     items: str
-    """What was sent for it, as JSON."""
+    """JSON text of the request's items."""
 
     @property
     def size(self) -> int:
-        """Estimated bytes."""
+        """Estimated size in bytes."""
         characters = sum(
             len(turn.content) + sum(len(call.arguments) for call in turn.tool_calls) for turn in self.turns
         )
@@ -56,7 +56,7 @@ class StoredResponse:
 
 
 class Store:
-    """Answers by id, of each key its own; the one unused longest makes room."""
+    """Least recently used cache of responses by id, separate for each API key."""
 
     def __init__(self, most: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
         self._responses: OrderedDict[tuple[str, str], tuple[StoredResponse, int]] = OrderedDict()
@@ -69,11 +69,11 @@ class Store:
 
     @property
     def memory_bytes(self) -> int:
-        """Of all answers, estimated."""
+        """Estimated bytes of all responses."""
         return self._bytes
 
     def put(self, stored: StoredResponse) -> None:
-        """Keep an answer, if it is not larger than everything together may be."""
+        """Store a response, unless it exceeds the limit of the whole store."""
         size = stored.size
         self._responses[caller_name(), stored.response["id"]] = (stored, size)
         self._bytes += size
@@ -82,7 +82,7 @@ class Store:
             self._bytes -= freed
 
     def get(self, number: str) -> StoredResponse:
-        """The answer of this id. Raises `ApiError` 404."""
+        """Response with this id. Raises `ApiError` 404."""
         try:
             stored, _ = self._responses[caller_name(), number]
             self._responses.move_to_end((caller_name(), number))
@@ -91,15 +91,15 @@ class Store:
         return stored
 
     def items(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """The items of these ids that the caller's answers consist of. Raises `ApiError` 404."""
+        """Items with these ids in the caller's stored responses. Raises `ApiError` 404."""
         wanted = set(ids)
-        found: dict[str, Mapping[str, Any]] = {}
+        items: dict[str, Mapping[str, Any]] = {}
         for (caller, _), (stored, _) in reversed(self._responses.items()):
             if caller == caller_name():
-                found |= {item["id"]: item for item in stored.response["output"] if item["id"] in wanted}
-            if len(found) == len(wanted):
-                return found
-        missing = next(number for number in ids if number not in found)
+                items |= {item["id"]: item for item in stored.response["output"] if item["id"] in wanted}
+            if len(items) == len(wanted):
+                return items
+        missing = next(number for number in ids if number not in items)
         raise ApiError(
             404,
             f"no item {missing[:80]!r} of an answer is kept here: send the item itself, or store: true for its answer",
@@ -108,7 +108,7 @@ class Store:
         )
 
     def delete(self, number: str) -> None:
-        """Forget it. Raises `ApiError` 404."""
+        """Delete a response. Raises `ApiError` 404."""
         if (caller_name(), number) not in self._responses:
             raise _unknown(number)
         _, size = self._responses.pop((caller_name(), number))
@@ -125,17 +125,17 @@ def _unknown(number: str) -> ApiError:
 
 
 class ResponsesRoutes:
-    """Answers `/responses`, and remembers what it answered."""
+    """Serves `/responses`, and stores the responses."""
 
     def __init__(self, models: Models, max_logprobs: int = MAX_LOGPROBS) -> None:
-        """max_logprobs: alternatives beside a token."""
+        """max_logprobs: most alternatives per token."""
         self._models = models
         self._max_logprobs = max_logprobs
         self.store = Store()
-        """Answers that later requests may go on from."""
+        """Responses that later requests may continue."""
 
     def endpoints(self) -> list[Endpoint]:
-        """The routes."""
+        """Routes of this API."""
         return [
             Endpoint("POST", "/responses", self._create, ResponsesRequest),
             Endpoint("GET", "/responses/{number}", self._retrieve),
@@ -144,7 +144,7 @@ class ResponsesRoutes:
         ]
 
     async def _create(self, request: Request) -> Response:
-        """Answer an input, or go on from a stored response (OpenAI's Responses API)."""
+        """Answer an input, or continue a stored response (OpenAI's Responses API)."""
         ask = await self._models.read(request, read, max_logprobs=self._max_logprobs)
         if ask.references:
             resolve_items = partial(resolve, self.store.items(ask.references))
@@ -152,7 +152,7 @@ class ResponsesRoutes:
             resolved = await run_in_subprocess(resolve_items, ask.items) if is_offloaded else resolve_items(ask.items)
             ask = ask.with_items(*resolved)
         if ask.previous is not None:
-            ask = ask.behind(self.store.get(ask.previous).turns)
+            ask = ask.after(self.store.get(ask.previous).turns)
         generation = await prepare(self._models, ask.call)
         steps = self._events(generation, ask)
         if ask.call.stream:
@@ -176,7 +176,7 @@ class ResponsesRoutes:
                     added = [event for one in outputs for event in response.add(one, generation.add(one)[1])]
                     if first or added:
                         yield first + added
-                    first = []  # from now on an error is an event
+                    first = []  # later errors are sent as events
             except ApiError as error:
                 if first or not ask.call.stream:
                     raise
@@ -192,7 +192,7 @@ class ResponsesRoutes:
         calls = tuple(call.whole for call in answer.calls)
         turn = ChatMessage("assistant", answer.text, calls, reasoning=answer.reasoning)
         turn = SignedMessage.of(turn, answer.signed_thoughts)
-        if ask.call.return_token_ids:  # the next turn goes on behind the very same ids
+        if ask.call.return_token_ids:  # the next request continues after exactly these ids
             turn = ChatMessage("assistant", answer.text, tokens=tuple(answer.token_ids))
         self.store.put(StoredResponse(response, (*ask.turns, turn), ask.items))
 
@@ -201,7 +201,7 @@ class ResponsesRoutes:
         return json_response(self.store.get(request.path_params["number"]).response)
 
     async def _delete(self, request: Request) -> Response:
-        """Forget a stored response."""
+        """Delete a stored response."""
         number = request.path_params["number"]
         self.store.delete(number)
         return json_response({"id": number, "object": "response", "deleted": True})
@@ -215,7 +215,7 @@ class ResponsesRoutes:
 
 
 async def _last(steps: AsyncGenerator[list[Event], None]) -> Response:
-    """The whole response, which the last event holds."""
+    """The whole response, from the last event."""
     last: list[Event] = []
     async with contextlib.aclosing(steps):
         async for last in steps:  # noqa: B007  # the last one is wanted

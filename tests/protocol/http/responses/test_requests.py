@@ -24,7 +24,7 @@ def test_the_conversation() -> None:
     alone = asked({"input": "c", "instructions": "i", "previous_response_id": "resp_1"})
     assert alone.previous == "resp_1"
     assert alone.turns == (ChatMessage("user", "c"),)
-    ask = alone.behind(said)
+    ask = alone.after(said)
     assert ask.call.prompts == (ChatPrompt((ChatMessage("system", "i"), *said, ChatMessage("user", "c"))),)
     assert ask.turns == (*said, ChatMessage("user", "c"))
     assert ask.repeated["previous_response_id"] == "resp_1"
