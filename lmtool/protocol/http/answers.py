@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lmtool.core.reasoning import SignedThought
@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from lmtool.core.reasoning import ThoughtSignature
     from lmtool.core.seam import Seam
     from lmtool.core.types import TokenOutput
-
-
-@dataclass(slots=True)
-class Call:
-    """A tool call during generation."""
-
-    id: str
-    name: str
-    arguments: str = ""
-
-    @property
-    def whole(self) -> ToolCall:
-        """The call as part of a conversation."""
-        return ToolCall(self.id, self.name, self.arguments)
 
 
 @dataclass(slots=True)
@@ -57,7 +43,7 @@ class Answer:
     """Parts of the thought that a pool member's API signed."""
     text: str = ""
     """Text without calls."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
     outputs: list[TokenOutput] = field(default_factory=list)
     """Outputs with a token."""
     token_ids: list[int] = field(default_factory=list)
@@ -106,9 +92,10 @@ class Answer:
             self.reasoning += delta.reasoning
             self.text += delta.text
             if delta.name is not None:
-                self.calls.append(Call(delta.id or self._new_id(), delta.name))
+                self.calls.append(ToolCall(delta.id or self._new_id(), delta.name, ""))
             if delta.call is not None:
-                self.calls[delta.call].arguments += delta.arguments
+                call = self.calls[delta.call]
+                self.calls[delta.call] = replace(call, arguments=call.arguments + delta.arguments)
         self.new_signature = output.signature if self.shows_reasoning else None
         if self.new_signature is not None:
             self.signed_thoughts.append(SignedThought.of(self.reasoning, self.signed_thoughts, self.new_signature))

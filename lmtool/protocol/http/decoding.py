@@ -60,7 +60,10 @@ class Body(Fields):
 def read_object(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
     """Result of `read` for the JSON object in a request's body. Raises `ApiError`."""
     try:
-        body = _json(data)
+        try:
+            body = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # `json` accepts more, and reports the position of an error
+            body = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the request is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -70,15 +73,6 @@ def read_object(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
     except UnicodeEncodeError as error:
         half = f"U+{ord(error.object[error.start]):04X}"
         raise ApiError(400, f"a name in the request has {half}, half a surrogate pair, which is no character") from None
-
-
-def _json(data: bytes) -> object:
-    """Value of a JSON text. Raises `ValueError` or `RecursionError`."""
-    try:
-        value: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # `json` accepts more, and reports the position of an error
-        value = json.loads(data)
-    return value
 
 
 def decode(kind: type[T], body: Mapping[str, Any], inside: str = "") -> T:

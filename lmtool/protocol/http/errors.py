@@ -32,17 +32,7 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    421: "invalid_request_error",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+_ANTHROPIC_TYPES = _TYPES | {400: "invalid_request_error", 413: "request_too_large", 421: "invalid_request_error"}
 _TIME_OVER = 504
 _RETRY_AFTER = {429: 1, 503: 1}
 """Default `Retry-After` in seconds, by status."""

@@ -76,7 +76,7 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         self._arrival.stop()
         self._unread = b""
         self.pipeline.clear()
-        self.flow.may_read = _always
+        self.flow.may_read = lambda: True
 
     # Reading.
 
@@ -223,7 +223,3 @@ class _Flow(FlowControl):
     def resume_reading(self) -> None:
         if self.may_read():
             super().resume_reading()
-
-
-def _always() -> bool:
-    return True

@@ -39,19 +39,19 @@ class TokenizingRoutes:
 
     async def _tokenize(self, request: Request) -> Response:
         """Token ids of a text, or of a conversation under the chat template."""
-        asking = await self._models.read(request, ToTokenize.read)
-        served = await self._models.served(asking.model)
-        tokens = await served.need_tokenizer().tokenize(asking.prompt, special=asking.special)
+        to_tokenize = await self._models.read(request, ToTokenize.read)
+        served = await self._models.served(to_tokenize.model)
+        tokens = await served.need_tokenizer().tokenize(to_tokenize.prompt, special=to_tokenize.special)
         return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": served.info.context_length})
 
     async def _detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        asking = await self._models.read(request, DetokenizeRequest.read)
-        served = await self._models.served(asking.model)
+        to_tokenize = await self._models.read(request, DetokenizeRequest.read)
+        served = await self._models.served(to_tokenize.model)
         vocabulary = served.info.vocab_size or 0
-        if max(asking.tokens, default=-1) >= vocabulary:
+        if max(to_tokenize.tokens, default=-1) >= vocabulary:
             refuse("tokens", f"tokens must be ids from 0 to {vocabulary - 1}")
-        return json_response({"prompt": await served.need_tokenizer().detokenize(asking.tokens)})
+        return json_response({"prompt": await served.need_tokenizer().detokenize(to_tokenize.tokens)})
 
 
 class TokenizeRequest(Body):

@@ -187,18 +187,12 @@ RESPONSES: Table = _table(
 )
 """Parameters of `/v1/responses`; `max_tool_calls` counts only tools that run at OpenAI."""
 MESSAGES: Table = _table(
+    dict.fromkeys(("cache_control", "container", "inference_geo", "speed", "user_profile_id"), _ANY),
+    dict.fromkeys(("workspace_id", "diagnostics", "betas"), _ANY),
     {
-        "cache_control": _ANY,
-        "container": _ANY,
-        "inference_geo": _ANY,
-        "speed": _ANY,
-        "user_profile_id": _ANY,
-        "workspace_id": _ANY,
-        "diagnostics": _ANY,
-        "betas": _ANY,
         "mcp_servers": Unsupported(([],), "send the tools of the servers as tools, and call them yourself"),
         "context_management": Unsupported(({}, {"edits": []}), _NO_EDITS, changes_nothing=_edits_nothing),
-    }
+    },
 )
 EMBEDDINGS: Table = _table(
     dict.fromkeys(

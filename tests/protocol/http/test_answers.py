@@ -29,7 +29,7 @@ def test_calls() -> None:
         said(answer, text, text, ended=ended)
         assert answer.finish_reason == reason
         first, second = answer.calls
-        assert first.whole == ToolCall(first.id, "f", "{}")
+        assert first == ToolCall(first.id, "f", "{}")
         assert len(first.id) == 9
         assert first.id != second.id
 

@@ -209,7 +209,8 @@ class MessagesRoutes:
         if call.stream:
             events, failed = _events(generation, message), attrgetter("anthropic_body")
             return await EventStream(events, named=True, failed=failed, end=b"").start(request.receive)
-        return await unless_gone(request.receive, _whole(generation, message))
+        await unless_gone(request.receive, generation.finish())
+        return json_response(message.whole(generation.used))
 
     async def _count(self, request: Request) -> Response:
         """Count the input tokens of a conversation."""
@@ -217,11 +218,6 @@ class MessagesRoutes:
         generation = await prepare(self._models, call, count=True)
         generation.served.need_tokenizer()
         return json_response({"input_tokens": generation.prompt_tokens})
-
-
-async def _whole(generation: Generation, message: Message) -> Response:
-    await generation.finish()
-    return json_response(message.whole(generation.used))
 
 
 async def _events(generation: Generation, message: Message) -> AsyncGenerator[list[Event], None]:

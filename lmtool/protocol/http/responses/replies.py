@@ -178,9 +178,7 @@ class Response:
         if self._call != delta.call:
             yield from self._close()
             self._open, self._call = fresh("fc"), delta.call
-            item = function_call(self._open, "in_progress", self.answer.calls[delta.call or 0].whole) | {
-                "arguments": ""
-            }
+            item = function_call(self._open, "in_progress", self.answer.calls[delta.call or 0]) | {"arguments": ""}
             yield self._event("response.output_item.added", output_index=len(self.output), item=item)
         if delta.arguments:
             yield self._event("response.function_call_arguments.delta", **self._place, delta=delta.arguments)
@@ -209,7 +207,7 @@ class Response:
             yield self._event("response.content_part.done", **self._place, content_index=0, part=done)
             self._text, self._logprobs = "", []
         else:
-            call = self.answer.calls[self._call].whole
+            call = self.answer.calls[self._call]
             item = function_call(self._open, status, call)
             shown = {"name": call.name, "arguments": call.arguments}
             yield self._event("response.function_call_arguments.done", **self._place, **shown)

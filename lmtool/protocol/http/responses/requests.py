@@ -231,7 +231,7 @@ class ResponsesCall:
     previous: str | None = None
     """Id of the response that this request continues."""
     references: tuple[str, ...] = ()
-    """Ids of stored items that the input refers to; `with_items` inserts them."""
+    """Ids of stored items that the input refers to; `resolve` inserts them."""
 
     @property
     def model(self) -> str | None:
@@ -242,21 +242,14 @@ class ResponsesCall:
         """Raise `ContextOverflowError` for a conversation that cannot fit."""
         self.call.check(limits)
 
-    def with_items(self, items: str, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
-        """The request with the result of `resolve` for its items."""
-        return replace(self._with_turns(turns), items=items)
-
-    def after(self, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
-        """The request with its conversation appended to these messages."""
-        return self._with_turns((*turns, *self.turns))
-
-    def _with_turns(self, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
-        """The request with these messages after its instructions."""
+    def with_turns(self, turns: tuple[ChatMessage, ...], items: str | None = None) -> ResponsesCall:
+        """The request with these messages after its instructions, and with these items, see `resolve`."""
         [prompt] = self.call.prompts
         assert isinstance(prompt, ChatPrompt)
         system = prompt.messages[: len(prompt.messages) - len(self.turns)]
         prompt = replace(prompt, messages=(*system, *turns))
-        return replace(self, call=replace(self.call, prompts=(prompt,)), turns=turns)
+        items = self.items if items is None else items
+        return replace(self, call=replace(self.call, prompts=(prompt,)), turns=turns, items=items)
 
 
 class TextFormat(Fields):
@@ -358,7 +351,7 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
 
 
 def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:
-    """Parse a request. The response it continues is not looked up, see `ResponsesCall.after`. Raises `ApiError`."""
+    """Parse a request. The response it continues is not looked up, see `with_turns`. Raises `ApiError`."""
     items = _items(body.get("input"))
     known, warnings = without_foreign_tools(body)
     request = decode(ResponsesRequest, {**known, "input": items} if isinstance(items, list) else known)
@@ -395,10 +388,10 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
     )
 
 
-def resolve(stored: Mapping[str, Any], items: str) -> tuple[str, tuple[ChatMessage, ...]]:
-    """JSON text of a request's items with references replaced by stored items, and their messages."""
+def resolve(stored: Mapping[str, Any], items: str) -> tuple[tuple[ChatMessage, ...], str]:
+    """Messages and JSON text of a request's items, with references replaced by stored items."""
     given = [stored[item["id"]] if item["type"] == "item_reference" else item for item in json.loads(items)]
-    return json.dumps(given), turns_of(msgspec.convert(given, list[Item]))
+    return turns_of(msgspec.convert(given, list[Item])), json.dumps(given)
 
 
 def _prompt(request: ResponsesRequest) -> tuple[tuple[ChatMessage, ...], Prompt]:

@@ -150,9 +150,9 @@ class ResponsesRoutes:
             resolve_items = partial(resolve, self.store.items(ask.references))
             is_offloaded = is_long(ask.items)
             resolved = await run_in_subprocess(resolve_items, ask.items) if is_offloaded else resolve_items(ask.items)
-            ask = ask.with_items(*resolved)
+            ask = ask.with_turns(*resolved)
         if ask.previous is not None:
-            ask = ask.after(self.store.get(ask.previous).turns)
+            ask = ask.with_turns((*self.store.get(ask.previous).turns, *ask.turns))
         generation = await prepare(self._models, ask.call)
         steps = self._events(generation, ask)
         if ask.call.stream:
@@ -189,8 +189,7 @@ class ResponsesRoutes:
 
     def _keep(self, generation: Generation, ask: ResponsesCall, response: dict[str, Any]) -> None:
         answer = generation.answers[0]
-        calls = tuple(call.whole for call in answer.calls)
-        turn = ChatMessage("assistant", answer.text, calls, reasoning=answer.reasoning)
+        turn = ChatMessage("assistant", answer.text, tuple(answer.calls), reasoning=answer.reasoning)
         turn = SignedMessage.of(turn, answer.signed_thoughts)
         if ask.call.return_token_ids:  # the next request continues after exactly these ids
             turn = ChatMessage("assistant", answer.text, tokens=tuple(answer.token_ids))

@@ -78,39 +78,50 @@ _ARGUMENTS = frozenset({"arguments", "parameters", "args", "input"})
 _BEFORE_NAME = _ARGUMENTS | {"name", "type", "id"}
 
 
-class Value:
-    """Finds the end of a JSON value. Its first character is the first one passed to `take`."""
+class ValueEnd:
+    """Finds the end of a value with quoted strings and brackets; the base of `Value` and of other notations."""
 
-    __slots__ = ("_depth", "_escaped", "_string", "ended")
+    __slots__ = ("_depth", "_escaped", "_quote", "ended")
 
     def __init__(self) -> None:
         self._depth = 0
-        self._string = False
+        self._quote = ""
+        """Quotation mark of the string that is being read; empty outside strings."""
         self._escaped = False
         self.ended = False
 
     def take(self, character: str) -> bool:
         """Whether the next character belongs to the value."""
-        if self.ended:
-            return False
-        if self._string:
-            self._in_string(character)
-        elif character == '"':
-            self._string = True
-        elif character in "{[":
-            self._depth += 1
-        elif character in "}],:" or character.isspace():
-            return self._between(character)
-        return True
+        raise NotImplementedError
 
     def _in_string(self, character: str) -> None:
         if self._escaped:
             self._escaped = False
         elif character == "\\":
             self._escaped = True
+        elif character == self._quote:
+            self._quote = ""
+
+
+class Value(ValueEnd):
+    """Finds the end of a JSON value. Its first character is the first one passed to `take`."""
+
+    __slots__ = ()
+
+    def take(self, character: str) -> bool:
+        """Whether the next character belongs to the value."""
+        if self.ended:
+            return False
+        if self._quote:
+            self._in_string(character)
+            self.ended = not (self._quote or self._depth)
         elif character == '"':
-            self._string = False
-            self.ended = self._depth == 0
+            self._quote = character
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}],:" or character.isspace():
+            return self._between(character)
+        return True
 
     def _between(self, character: str) -> bool:
         if self._depth == 0:  # a number or a word, which ends before the next token
@@ -234,15 +245,6 @@ class AnswerEndedError(Exception):
         super().__init__("the answer ended")
         self.cut = cut
         """Whether the answer was cut off."""
-
-
-class Ending(Protocol):
-    """Finds the end of a value."""
-
-    ended: bool
-
-    def take(self, character: str) -> bool:
-        """Whether the next character belongs to the value."""
 
 
 class Feed:
@@ -403,7 +405,7 @@ class Feed:
         else:
             self.arguments("{}")
 
-    def value(self, value: Ending, emit: Callable[[str], None]) -> Reading:
+    def value(self, value: ValueEnd, emit: Callable[[str], None]) -> Reading:
         """Read one value. emit: called with its text as it arrives."""
         while not value.ended:
             taken = next((at for at, one in enumerate(self._text) if not value.take(one)), len(self._text))

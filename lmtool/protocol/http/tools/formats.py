@@ -10,7 +10,7 @@ from lmtool.inference.text import harmony
 from lmtool.protocol.http.tools.argument_types import ALL_TYPES, call_arguments, literal_json
 from lmtool.protocol.http.tools.call_grammar import ArgumentTags, CallGrammar, const, json_call, sequence, text_call
 from lmtool.protocol.http.tools.definitions import alone
-from lmtool.protocol.http.tools.feed import BLANKS, ScriptedReader
+from lmtool.protocol.http.tools.feed import BLANKS, ScriptedReader, ValueEnd
 from lmtool.protocol.http.tools.parsers import ToolCallParser
 
 if TYPE_CHECKING:
@@ -378,14 +378,8 @@ def _read_keyword_arguments(feed: Feed) -> Reading:
             writer.value(literal_json("".join(pieces)))
 
 
-class _PythonValue:
+class _PythonValue(ValueEnd):
     """Finds the end of a Python value: a comma or closing bracket outside its own brackets and strings."""
-
-    def __init__(self) -> None:
-        self._quote = ""
-        self._escaped = False
-        self._depth = 0
-        self.ended = False
 
     def take(self, character: str) -> bool:
         """Whether the next character belongs to the value."""
@@ -400,14 +394,6 @@ class _PythonValue:
         elif character in ",)]}" and not self._depth:
             self.ended = True
         return not self.ended
-
-    def _in_string(self, character: str) -> None:
-        if self._escaped:
-            self._escaped = False
-        elif character == "\\":
-            self._escaped = True
-        elif character == self._quote:
-            self._quote = ""
 
 
 _FORMATS = (

@@ -24,7 +24,7 @@ def test_the_conversation() -> None:
     alone = asked({"input": "c", "instructions": "i", "previous_response_id": "resp_1"})
     assert alone.previous == "resp_1"
     assert alone.turns == (ChatMessage("user", "c"),)
-    ask = alone.after(said)
+    ask = alone.with_turns((*said, *alone.turns))
     assert ask.call.prompts == (ChatPrompt((ChatMessage("system", "i"), *said, ChatMessage("user", "c"))),)
     assert ask.turns == (*said, ChatMessage("user", "c"))
     assert ask.repeated["previous_response_id"] == "resp_1"
