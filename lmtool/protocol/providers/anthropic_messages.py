@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from lmtool.core.types import ChatMessage
     from lmtool.protocol.providers.answer_events import AnswerEvent
     from lmtool.protocol.providers.chat_request import ChatRequest, Thinking, ToolChoice
-    from lmtool.protocol.providers.provider import Headers, Settings
 
     Block: TypeAlias = dict[str, object]
 
-VERSION = "2023-06-01"
-"""Value of `anthropic-version` if the settings have none."""
 MAX_TOKENS = 4096
 """Token limit if the request has none; the API requires one."""
 _LEAST_BUDGET = 1024
@@ -102,12 +99,6 @@ def _ending(message: Mapping[str, object]) -> Iterator[AnswerEvent]:
     if reason is not None:
         stop = message.get("stop_sequence")
         yield ChoiceFinished(0, _REASONS.get(str(reason), str(reason)), stop if isinstance(stop, str) else None)
-
-
-def write_headers(settings: Settings) -> Headers:
-    """Headers with the key and the version of the API."""
-    key = {} if settings.api_key is None else {"x-api-key": settings.api_key}
-    return {"anthropic-version": settings.api_version or VERSION, **key}
 
 
 def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:

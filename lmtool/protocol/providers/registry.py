@@ -28,6 +28,8 @@ _COHERE = {
 }
 _COMPATIBLE = {"maxTokens": "max_tokens", "topK": "top_k", "minP": "min_p", "repetitionPenalty": "repetition_penalty"}
 
+_ANTHROPIC_VERSION = "2023-06-01"
+"""Value of `anthropic-version` if the settings have none."""
 _AZURE_API_VERSION = "2024-10-21"
 """Value of `api-version` if the settings have none."""
 
@@ -41,6 +43,12 @@ def _azure_url(base_url: str, path: str, model: str, settings: Settings) -> str:
 def _azure_headers(settings: Settings) -> Headers:
     """Headers with Azure's key."""
     return {} if settings.api_key is None else {"api-key": settings.api_key}
+
+
+def _anthropic_headers(settings: Settings) -> Headers:
+    """Headers with Anthropic's key and the version of the API."""
+    key = {} if settings.api_key is None else {"x-api-key": settings.api_key}
+    return {"anthropic-version": settings.api_version or _ANTHROPIC_VERSION, **key}
 
 
 OPENAI = Provider(
@@ -94,7 +102,7 @@ ANTHROPIC = Provider(
     write_thinking=anthropic_messages.write_thinking,
     write_compatible_thinking=anthropic_messages.write_thinking,
     ranges="anthropic",
-    authorize=anthropic_messages.write_headers,
+    authorize=_anthropic_headers,
 )
 COHERE_V1 = Provider(
     name="cohere",
