@@ -115,9 +115,9 @@ def wrong(param: str, value: object, expected: str) -> ApiError:
     """Error for a field with an invalid value."""
     if isinstance(value, str | list):
         value = value[: _SHOWN_CHARACTERS + 1]  # a long value is cut before `repr`
-    shown = repr(value)
-    shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
-    return ApiError(400, f"{param} is {shown}; expected {expected}", param=param, code="invalid_value")
+    excerpt = repr(value)
+    excerpt = excerpt if len(excerpt) <= _SHOWN_CHARACTERS else f"{excerpt[:_SHOWN_CHARACTERS]}…"
+    return ApiError(400, f"{param} is {excerpt}; expected {expected}", param=param, code="invalid_value")
 
 
 def _refusal(kind: type, body: Any, problem: str, inside: str) -> ApiError:  # noqa: ANN401  # any JSON

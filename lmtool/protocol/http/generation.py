@@ -312,9 +312,9 @@ class Generation:
         text = prompt if isinstance(prompt, str) else await tokenizer.detokenize(ids)
         if top_logprobs is None or not ids:
             return text, []
-        call, kept = self.call, self.served.scored
+        call, cache = self.call, self.served.scored
         key = (self.served.info.model, salted(call.cache_salt), top_logprobs)
-        known = kept.beginning(key, ids) or [TokenOutput(0, ids[0])]
+        known = cache.beginning(key, ids) or [TokenOutput(0, ids[0])]
         if len(known) < len(ids):
             request = ScoreRequest(
                 0,
@@ -329,7 +329,7 @@ class Generation:
             if (problem := outputs[-1]).error is not None:
                 raise errors.api_error(problem.error, problem.error_code, problem.retry_after)
             known += [output for output in outputs if output.token is not None]
-            kept.put(key, ids, known)
+            cache.put(key, ids, known)
         return text, known
 
 

@@ -218,7 +218,7 @@ class Call:
 
     def without_ids(self) -> str | None:
         """First field of the request that a model without token ids cannot serve; None if there is none."""
-        asked = {
+        used = {
             "truncate_prompt_tokens": self.truncate is not None,
             "add_special_tokens": not self.add_special_tokens,
             "return_token_ids": self.return_token_ids,
@@ -228,7 +228,7 @@ class Call:
             "allowed_token_ids": bool(self.allowed_token_ids),
             "logprob_token_ids": bool(self.logprob_token_ids),
         }
-        return next((name for name, value in asked.items() if value), None)
+        return next((name for name, value in used.items() if value), None)
 
     def chat_options(self) -> ChatOptions:
         """Options for a model that takes chats in place of token ids."""

@@ -69,10 +69,12 @@ class OpenAIServer:
 
     def metrics(self) -> list[MetricFamily]:
         """Gauges for requests in progress and for stored responses."""
-        held = self._responses.store.memory_bytes
+        stored_bytes = self._responses.store.memory_bytes
         return [
             MetricFamily.gauge("http_requests_running", "HTTP requests being answered.", self.running),
-            MetricFamily.gauge("stored_response_bytes", "Responses that later requests may go on from.", held),
+            MetricFamily.gauge(
+                "stored_response_bytes", "Bytes of stored responses that later requests may continue.", stored_bytes
+            ),
         ]
 
     async def drain(self, seconds: float) -> bool:

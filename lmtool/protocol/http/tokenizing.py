@@ -92,8 +92,8 @@ class ToTokenize:
             check_size(name, body.get(name))
         tools = [tool.tool() for tool in request.tools or () if tool is not None]
         use = choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls)
-        shown = () if use is None else tuple(tool.template_entry for tool in use.tools)
-        chat = ChatPrompt(turns(request.messages), shown, request.chat_template_kwargs or {})
+        entries = () if use is None else tuple(tool.template_entry for tool in use.tools)
+        chat = ChatPrompt(turns(request.messages), entries, request.chat_template_kwargs or {})
         return ToTokenize(request.model, chat, special)
 
     def check(self, limits: PromptLimits) -> None:

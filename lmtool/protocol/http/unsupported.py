@@ -211,8 +211,8 @@ def supported(table: Table, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return body
     for name in body:
         if name in table and not table[name].accepts(body[name], body):
-            shown = repr(body[name])
-            shown = shown if len(shown) <= 80 else f"{shown[:80]}…"
-            sentence = f"{name} is {shown}, which is not supported here: {table[name].advice}"
+            excerpt = repr(body[name])
+            excerpt = excerpt if len(excerpt) <= 80 else f"{excerpt[:80]}…"
+            sentence = f"{name} is {excerpt}, which is not supported here: {table[name].advice}"
             raise ApiError(400, sentence, param=name, code="unsupported_parameter")
     return {name: value for name, value in body.items() if name not in table}

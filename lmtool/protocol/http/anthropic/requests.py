@@ -160,8 +160,8 @@ _MODES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "tool": "named"
 
 def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
     """Parse a request. counting: whether only to count its tokens, so `max_tokens` is optional. Raises `ApiError`."""
-    known, warnings = without_foreign_tools(body, "custom")
-    request = decode(MessagesRequest, known)
+    own_body, warnings = without_foreign_tools(body, "custom")
+    request = decode(MessagesRequest, own_body)
     if request.max_tokens is None and not counting:
         refuse("max_tokens", "max_tokens is missing; expected the most tokens of the answer")
     for name in ("tools", "chat_template_kwargs"):

@@ -175,9 +175,9 @@ def answer_logprobs(
 ) -> dict[str, Any]:
     """Logprobs of a chat answer, those of a visible thought in a separate list, as in DeepSeek's API."""
     limit = answer.logprobs or 0
-    said = [output for output in outputs if output.reasoning is None]
-    logprobs = chat_logprobs(said, tokenizer, limit, as_ids=as_ids)
-    if len(said) == len(outputs) or not answer.shows_reasoning:
+    visible = [output for output in outputs if output.reasoning is None]
+    logprobs = chat_logprobs(visible, tokenizer, limit, as_ids=as_ids)
+    if len(visible) == len(outputs) or not answer.shows_reasoning:
         return logprobs
     thought = [output for output in outputs if output.reasoning is not None]
     return logprobs | {"reasoning_content": chat_logprobs(thought, tokenizer, limit, as_ids=as_ids)["content"]}

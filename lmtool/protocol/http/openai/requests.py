@@ -331,8 +331,8 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
 
 def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
     """Parse a chat completion request. max_logprobs: most alternatives per token. Raises `ApiError`."""
-    known, warnings = without_foreign_tools(body)
-    request = decode(ChatCompletionRequest, known)
+    own_body, warnings = without_foreign_tools(body)
+    request = decode(ChatCompletionRequest, own_body)
     for name in ("top_logprobs", "prompt_logprobs"):
         check_range(name, getattr(request, name), 0, max_logprobs)
     if request.top_logprobs is not None and not request.logprobs:

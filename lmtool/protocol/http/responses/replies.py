@@ -116,8 +116,8 @@ class Response:
         status = "incomplete" if self.answer.ended in _CUT else "completed"
         yield from self._close(status)
         if self.prompt_ids is not None:  # so that the message has them when sent back as input
-            said = [item for item in self.output if item["type"] != "reasoning"] or self.output
-            said[0]["token_ids"] = self.answer.token_ids
+            visible = [item for item in self.output if item["type"] != "reasoning"] or self.output
+            visible[0]["token_ids"] = self.answer.token_ids
         yield self._event(f"response.{status}", response=self._whole(status, usage), **self.answer.seam_field)
 
     def failed(self, error: ApiError) -> Event:
@@ -150,8 +150,8 @@ class Response:
         self._text += text
         self._logprobs += logprobs
         if text or logprobs:
-            shown = {"content_index": 0, "delta": text, "logprobs": logprobs}
-            yield self._event("response.output_text.delta", **self._place, **shown)
+            fields = {"content_index": 0, "delta": text, "logprobs": logprobs}
+            yield self._event("response.output_text.delta", **self._place, **fields)
 
     def _add_thought(self, text: str) -> Iterator[Event]:
         if self._open is None or self._call != _THOUGHT:
@@ -202,15 +202,15 @@ class Response:
         elif self._call is None:
             done = part(self._text, self._logprobs)
             item = message(self._open, status, [done])
-            shown = {"content_index": 0, "text": self._text, "logprobs": self._logprobs}
-            yield self._event("response.output_text.done", **self._place, **shown)
+            fields = {"content_index": 0, "text": self._text, "logprobs": self._logprobs}
+            yield self._event("response.output_text.done", **self._place, **fields)
             yield self._event("response.content_part.done", **self._place, content_index=0, part=done)
             self._text, self._logprobs = "", []
         else:
             call = self.answer.calls[self._call]
             item = function_call(self._open, status, call)
-            shown = {"name": call.name, "arguments": call.arguments}
-            yield self._event("response.function_call_arguments.done", **self._place, **shown)
+            fields = {"name": call.name, "arguments": call.arguments}
+            yield self._event("response.function_call_arguments.done", **self._place, **fields)
         yield self._event("response.output_item.done", output_index=len(self.output), item=item)
         self.output.append(item)
         self._open = self._call = None

@@ -146,9 +146,11 @@ def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
             elif turns and turns[-1].tokens is not None:
                 continue  # the token ids of its message contain the call
             elif turns and turns[-1].role == "assistant":
-                said = turns[-1]
-                turn = replace(said, tool_calls=(*said.tool_calls, call), reasoning=said.reasoning + before.text)
-                turns[-1] = SignedMessage.of(turn, (*signed_thoughts(said), *before.signed))
+                last_turn = turns[-1]
+                turn = replace(
+                    last_turn, tool_calls=(*last_turn.tool_calls, call), reasoning=last_turn.reasoning + before.text
+                )
+                turns[-1] = SignedMessage.of(turn, (*signed_thoughts(last_turn), *before.signed))
             else:
                 turn = ChatMessage("assistant", "", (call,), reasoning=before.text)
                 turns.append(SignedMessage.of(turn, before.signed))
@@ -353,8 +355,8 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
 def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:
     """Parse a request. The response it continues is not looked up, see `with_turns`. Raises `ApiError`."""
     items = _items(body.get("input"))
-    known, warnings = without_foreign_tools(body)
-    request = decode(ResponsesRequest, {**known, "input": items} if isinstance(items, list) else known)
+    own_body, warnings = without_foreign_tools(body)
+    request = decode(ResponsesRequest, {**own_body, "input": items} if isinstance(items, list) else own_body)
     check_range("top_logprobs", request.top_logprobs, 0, max_logprobs)
     for name in ("tools", "metadata", "chat_template_kwargs"):
         check_size(name, body.get(name))

@@ -92,12 +92,12 @@ class Store:
 
     def items(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """Items with these ids in the caller's stored responses. Raises `ApiError` 404."""
-        wanted = set(ids)
+        wanted_ids = set(ids)
         items: dict[str, Mapping[str, Any]] = {}
         for (caller, _), (stored, _) in reversed(self._responses.items()):
             if caller == caller_name():
-                items |= {item["id"]: item for item in stored.response["output"] if item["id"] in wanted}
-            if len(items) == len(wanted):
+                items |= {item["id"]: item for item in stored.response["output"] if item["id"] in wanted_ids}
+            if len(items) == len(wanted_ids):
                 return items
         missing = next(number for number in ids if number not in items)
         raise ApiError(
@@ -217,6 +217,6 @@ async def _last(steps: AsyncGenerator[list[Event], None]) -> Response:
     """The whole response, from the last event."""
     last: list[Event] = []
     async with contextlib.aclosing(steps):
-        async for last in steps:  # noqa: B007  # the last one is wanted
+        async for last in steps:  # noqa: B007  # only the last list is needed
             pass
     return json_response(last[-1]["response"])
