@@ -102,7 +102,7 @@ class ModelsConfig:
 
     def check(self) -> None:
         """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
-        from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
+        from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
 
         if self.tool_call_parser is not None and self.tool_call_parser not in TOOL_CALL_PARSERS:
             known = ", ".join(TOOL_CALL_PARSERS)

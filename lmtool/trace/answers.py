@@ -15,8 +15,7 @@ from msgspec import structs
 from lmtool.protocol.lmtp import frames
 from lmtool.protocol.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 from lmtool.protocol.providers.answer_reader import AnswerReader, api_of
-from lmtool.protocol.providers.body_parts import form_of
-from lmtool.protocol.providers.server_sent_events import leads_data
+from lmtool.protocol.providers.body_parts import form_of, leads_data
 from lmtool.protocol.providers.unified import ATTEMPTS, MEMBER
 from lmtool.trace.chat_socket import ChatSocket, attempts_of, error_of, message_of
 from lmtool.trace.content import JsonText

@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from lmtool.protocol.http.tools.feed import ScriptedReader
-from lmtool.protocol.http.tools.formats import hermes
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
 from tests.tiny.recipe.arithmetic import TOO_FAR, count_and_back
 from tests.tiny.recipe.copying import (
     changed_record,
@@ -110,7 +109,7 @@ class TestTools:
             chat = with_tools(Random(seed), short_turn, None)
             offered = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in chat.tools}
             match = CALL.fullmatch(chat.turns[0].reply)
-            reader = ScriptedReader(hermes.read)
+            reader = TOOL_CALL_PARSERS["hermes"].reader()
             deltas = [*reader.push(chat.turns[0].reply), *reader.finish()]
             assert bool(match) == any(delta.name for delta in deltas)
             if match:

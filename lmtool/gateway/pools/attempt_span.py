@@ -11,8 +11,7 @@ from lmtool.core.errors import LmtoolError
 from lmtool.gateway.pools.backend import CallFailedError
 from lmtool.gateway.pools.config import HttpTarget
 from lmtool.net.telemetry.spans import PROVIDERS
-from lmtool.protocol.providers.answer_events import TokenUsage
-from lmtool.protocol.providers.chat_answer import newer_usage
+from lmtool.protocol.providers.answer_events import TokenUsage, newer_usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from lmtool.gateway.pools.config import CacheConfig, PoolConfig
     from lmtool.gateway.pools.pool_request import PoolRequest
-    from lmtool.protocol.providers.answer_events import AnswerEvent
-    from lmtool.protocol.providers.chat_answer import ChatAnswer
+    from lmtool.protocol.providers.answer_events import AnswerEvent, ChatAnswer
 
 
 class StoredCall(msgspec.Struct):

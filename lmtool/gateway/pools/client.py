@@ -22,8 +22,8 @@ from lmtool.core.errors import (
 from lmtool.net.access.outgoing import DENIED, as_headers, untrusted
 from lmtool.net.unix_sockets import HOST, unix_path
 from lmtool.protocol.lmtp.endpoint import SocketEndpoint, parse
+from lmtool.protocol.providers.body_parts import EventStream
 from lmtool.protocol.providers.json_values import list_of, load, object_of, text_of
-from lmtool.protocol.providers.server_sent_events import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.gateway.pools.references import SecretSource
-    from lmtool.protocol.providers.http_request import Settings
-    from lmtool.protocol.providers.provider import Provider
+    from lmtool.protocol.providers.provider import Provider, Settings
 
 DEFAULT_POOL = "default"
 DEFAULT_PORT = 9099

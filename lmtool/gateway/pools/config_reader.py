@@ -21,7 +21,7 @@ from lmtool.gateway.pools.yaml_reader import Faults, Section, compose
 from lmtool.gateway.routing.passes import RetryPolicy
 from lmtool.gateway.routing.strategies import STRATEGIES
 from lmtool.protocol.providers.chat_request import UNIFIED_PARAMETERS, unified_name
-from lmtool.protocol.providers.prefill import PREFILL_STYLES
+from lmtool.protocol.providers.continuation import PREFILL_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

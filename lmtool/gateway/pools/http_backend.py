@@ -14,8 +14,8 @@ from lmtool.core.outcomes import OK
 from lmtool.gateway.pools.backend import MAX_ANSWER_BYTES, CallFailedError, Reply
 from lmtool.gateway.pools.pool_request import response_format
 from lmtool.net.access.secret import Secret, SecretFilter
-from lmtool.protocol.providers.answer_events import AnswerFailed, TextDelta, ToolCallDelta
-from lmtool.protocol.providers.chat_answer import ChatAnswer
+from lmtool.protocol.providers.answer_events import AnswerFailed, ChatAnswer, TextDelta, ToolCallDelta
+from lmtool.protocol.providers.continuation import RestOfAnswer
 from lmtool.protocol.providers.outcomes import (
     EMPTY,
     FIRST_TOKEN_TIMEOUT,
@@ -29,7 +29,6 @@ from lmtool.protocol.providers.outcomes import (
     outcome_of_failure,
     outcome_of_status,
 )
-from lmtool.protocol.providers.prefill import RestOfAnswer
 from lmtool.protocol.providers.provider import Provider
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from lmtool.protocol.providers.answer_events import AnswerEvent
     from lmtool.protocol.providers.answer_reader import AnswerReader
     from lmtool.protocol.providers.chat_request import ChatRequest
-    from lmtool.protocol.providers.http_request import HttpRequest
+    from lmtool.protocol.providers.provider import HttpRequest
 
 Write: TypeAlias = "Callable[..., HttpRequest]"
 """Makes a request from a provider, and by name its `model` and `settings`."""

@@ -15,11 +15,10 @@ from lmtool.gateway.pools.backend import CallFailedError, Reply
 from lmtool.gateway.pools.pool_request import response_format
 from lmtool.net.access.secret import Secret
 from lmtool.protocol.providers import openai_completions
-from lmtool.protocol.providers.chat_answer import ChatAnswer
+from lmtool.protocol.providers.answer_events import ChatAnswer
 from lmtool.protocol.providers.chat_request import UNIFIED_PARAMETERS
+from lmtool.protocol.providers.continuation import RestOfAnswer, mark_prefill, with_prefill
 from lmtool.protocol.providers.outcomes import EMPTY, FIRST_TOKEN_TIMEOUT, INCOMPLETE, RESET, TIMEOUT, outcome_of_status
-from lmtool.protocol.providers.prefill import RestOfAnswer, mark_prefill, with_prefill
-from lmtool.protocol.providers.thinking import write_openai
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -119,7 +118,7 @@ class LitellmBackend:
         if chat.prefill:
             body = mark_prefill(body, "prefix")
         if chat.thinking is not None:
-            body |= write_openai(chat.thinking, chat, body)
+            body |= openai_completions.write_thinking(chat.thinking, chat, body)
         if request.constraint is not None:
             body["response_format"] = response_format(request.constraint)
         own = self._target.arguments

@@ -25,15 +25,15 @@ from lmtool.gateway.routing.health import ErrorBudget
 from lmtool.gateway.routing.strategies import LatencyPolicy
 from lmtool.net.access.secret import Secret
 from lmtool.protocol.providers.chat_request import UNIFIED_PARAMETERS, unified_name
-from lmtool.protocol.providers.http_request import Settings
-from lmtool.protocol.providers.prefill import PREFILL_STYLES
+from lmtool.protocol.providers.continuation import PREFILL_STYLES
+from lmtool.protocol.providers.provider import Settings
 from lmtool.protocol.providers.registry import PROVIDERS, provider_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.gateway.pools.config import Target
-    from lmtool.protocol.providers.prefill import PrefillStyle
+    from lmtool.protocol.providers.continuation import PrefillStyle
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OWN_KINDS = ("local", "lmtp", "litellm", "bedrock")

@@ -17,7 +17,7 @@ from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.models import ApiConfig, Models
 from lmtool.protocol.http.openai import requests
 from lmtool.protocol.http.openai.replies import chat_logprobs
-from lmtool.protocol.http.reasoning import ThoughtOptions
+from lmtool.protocol.http.requests import ThoughtOptions
 from lmtool.protocol.providers.answer_events import (
     ChoiceFinished,
     ChunkToken,

@@ -23,8 +23,15 @@ from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.http import json_response, read_body, unless_gone
 from lmtool.protocol.http.requests import Deadline
 from lmtool.protocol.providers.chat_request import ChatRequest, MultimodalMessage
-from lmtool.protocol.providers.embeddings import embedding_request, has_embeddings, read_embeddings
-from lmtool.protocol.providers.speech import has_speech, read_transcription, speech_request, transcription_request
+from lmtool.protocol.providers.embeddings_and_speech import (
+    embedding_request,
+    has_embeddings,
+    has_speech,
+    read_embeddings,
+    read_transcription,
+    speech_request,
+    transcription_request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,8 +24,7 @@ from lmtool.gateway.pools.partial_answer import (
 )
 from lmtool.gateway.routing.passes import GiveUp, Passes, Wait
 from lmtool.net.telemetry.trace_context import current_trace
-from lmtool.protocol.providers.answer_events import ChoiceFinished, TokenUsage
-from lmtool.protocol.providers.chat_answer import ChatAnswer, newer_usage
+from lmtool.protocol.providers.answer_events import ChatAnswer, ChoiceFinished, TokenUsage, newer_usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmtool.gateway.pools.failures import PoolFailedError
 from lmtool.protocol.http.errors import ApiError
-from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta
-from lmtool.protocol.providers.chat_answer import ROLE, ChatAnswer
+from lmtool.protocol.providers.answer_events import ROLE, ChatAnswer, ChoiceFinished, TextDelta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from lmtool.measure.audit.evidence import Answer, Choice, Count, Token
 from lmtool.protocol.providers import openai_completions
-from lmtool.protocol.providers.answer_events import AnswerFailed, ChoiceFinished
-from lmtool.protocol.providers.body_parts import form_of
-from lmtool.protocol.providers.chat_answer import ChatAnswer
+from lmtool.protocol.providers.answer_events import AnswerFailed, ChatAnswer, ChoiceFinished
+from lmtool.protocol.providers.body_parts import EventStream, form_of
 from lmtool.protocol.providers.json_values import count_of, list_of, load, logprob_of, object_of, text_of
-from lmtool.protocol.providers.server_sent_events import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

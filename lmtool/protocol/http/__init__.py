@@ -1,1 +1,1 @@
-"""The HTTP APIs over a token model: requests, replies, errors, routes, and a room for each API and for tools."""
+"""HTTP APIs for a token model: routes, requests, replies and errors, with a package per API and one for tools."""

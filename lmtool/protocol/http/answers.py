@@ -1,17 +1,17 @@
-"""One answer while it grows: its text, its calls, its tokens, and how it ended."""
+"""State of one answer during generation: text, calls, tokens, and finish reason."""
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lmtool.core.reasoning import SignedThought
 from lmtool.core.types import ToolCall, Usage
-from lmtool.protocol.http.tools.deltas import Delta, Plain, Reader
+from lmtool.protocol.http.tools.feed import Delta, Plain, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lmtool.core.reasoning import ThoughtSignature
     from lmtool.core.seam import Seam
@@ -19,72 +19,57 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Call:
-    """One call of a tool while it grows."""
-
-    id: str
-    name: str
-    arguments: str = ""
-
-    @property
-    def whole(self) -> ToolCall:
-        """The call as a conversation goes on with it."""
-        return ToolCall(self.id, self.name, self.arguments)
-
-
-@dataclass(slots=True)
 class Answer:
-    """One choice while it grows."""
+    """One choice during generation."""
 
     index: int
     logprobs: int | None
     """Alternatives requested per token; None: no logprobs."""
     reader: Reader = field(default_factory=Plain)
-    """Tells calls from text."""
+    """Separates calls from text."""
     marks: Mapping[int, str] = field(default_factory=dict)
-    """Special tokens that the reader must see, by id: they do not show as text."""
+    """Texts by id of special tokens that the reader needs, because they do not appear in the text."""
     id_length: int | None = None
-    """Of the ids of calls, where the model's templates want one."""
+    """Length of call ids that the model's templates require; None: any."""
     max_calls: int | None = None
-    """Further ones are left out; None: all are kept."""
+    """Most calls; later ones are dropped. None: no limit."""
     include_stop: bool = False
-    """Whether the stop string that ends it is part of its text."""
+    """Whether the text contains the stop string that ends it."""
     shows_reasoning: bool = True
-    """Whether the thought before it is part of it."""
+    """Whether the answer contains the thought."""
     reasoning: str = ""
-    """The thought."""
+    """Text of the thought."""
     signed_thoughts: list[SignedThought] = field(default_factory=list)
-    """Parts of it that the API of a pool's member has signed."""
+    """Parts of the thought that a pool member's API signed."""
     text: str = ""
-    """Without calls."""
-    calls: list[Call] = field(default_factory=list)
+    """Text without calls."""
+    calls: list[ToolCall] = field(default_factory=list)
     outputs: list[TokenOutput] = field(default_factory=list)
-    """Those with a token."""
+    """Outputs with a token."""
     token_ids: list[int] = field(default_factory=list)
-    """What was generated."""
+    """Generated token ids."""
     ended: str | None = None
     """`stop`, `length`, `content_filter` or `cancelled`."""
     usage: Usage | None = None
     warnings: tuple[str, ...] = ()
     stopped_by: str | int | None = None
     new_seam: Seam | None = None
-    """Where another model of a pool went on, if the last output was the first one behind that."""
-
+    """Failover point, if the last output was the first one after another pool member took over."""
     new_signature: ThoughtSignature | None = None
-    """Of the thought up to here, if it came with the last output."""
+    """Signature of the thought so far, if the last output had one."""
 
     @property
     def seam_field(self) -> dict[str, Any]:
-        """What the first piece behind a seam has beside its text; otherwise nothing."""
+        """Extra JSON fields for the first chunk after a failover; empty otherwise."""
         return {} if self.new_seam is None else {"seam": asdict(self.new_seam)}
 
     @property
     def finish_reason(self) -> str | None:
-        """In OpenAI's words: an answer with calls that ended by itself ended with them."""
+        """OpenAI's finish reason: `tool_calls` for an answer with calls that was not cut off."""
         return "tool_calls" if self.calls and self.ended == "stop" else self.ended
 
     def add(self, output: TokenOutput) -> list[Delta]:
-        """Take one more output; return what it adds, which may have been held back before."""
+        """Add an output; return its deltas, which may include text held back before."""
         self.new_seam = output.seam
         mark = "" if output.token is None or output.reasoning is not None else self.marks.get(output.token, "")
         text = mark + (output.text or "")
@@ -103,20 +88,18 @@ class Answer:
             self.stopped_by = output.stopped_by
         if self.max_calls is not None:
             deltas = [delta for delta in deltas if delta.call is None or delta.call < self.max_calls]
-        self._take(deltas)
-        self.new_signature = output.signature if self.shows_reasoning else None
-        if self.new_signature is not None:
-            self.signed_thoughts.append(SignedThought.of(self.reasoning, self.signed_thoughts, self.new_signature))
-        return deltas
-
-    def _take(self, deltas: Sequence[Delta]) -> None:
         for delta in deltas:
             self.reasoning += delta.reasoning
             self.text += delta.text
             if delta.name is not None:
-                self.calls.append(Call(delta.id or self._new_id(), delta.name))
+                self.calls.append(ToolCall(delta.id or self._new_id(), delta.name, ""))
             if delta.call is not None:
-                self.calls[delta.call].arguments += delta.arguments
+                call = self.calls[delta.call]
+                self.calls[delta.call] = replace(call, arguments=call.arguments + delta.arguments)
+        self.new_signature = output.signature if self.shows_reasoning else None
+        if self.new_signature is not None:
+            self.signed_thoughts.append(SignedThought.of(self.reasoning, self.signed_thoughts, self.new_signature))
+        return deltas
 
     def _new_id(self) -> str:
         number = uuid.uuid4().hex
@@ -124,6 +107,6 @@ class Answer:
 
     @property
     def mean_logprob(self) -> float:
-        """Of its tokens, in nats: what `best_of` goes by."""
+        """Mean logprob of its tokens, in nats; `best_of` ranks by it."""
         known = [output.logprob for output in self.outputs if output.logprob is not None]
         return sum(known) / len(known) if known else float("-inf")

@@ -1,4 +1,4 @@
-"""Requests as structs: decoded from JSON, or refused with the field's name, its value and what may stand there."""
+"""Decode JSON requests into structs; errors name the field, its value and what was expected."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_FIELD_BYTES = 512 * 1024
-"""Of a field that is handed on as it is, as JSON: it must not have a million parts."""
+"""Most JSON bytes of a field that is passed on undecoded."""
 MAX_TOKENS = 2**31 - 1
-"""In place of no limit: the context ends the answer."""
+"""Token limit if a request has none; the context length ends the answer."""
 _SHOWN_CHARACTERS = 80
 
 Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
@@ -32,21 +32,21 @@ Positive = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 
 
 class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """An object of a request. `null` counts as absent; a name that is not known is refused, for it may be misspelt."""
+    """An object of a request. `null` counts as absent; unknown fields are rejected, because they may be typos."""
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """A part of a conversation, or a tool. Names that are not known are ignored.
+    """A part of a conversation, or a tool. Unknown fields are ignored.
 
-    Clients send back what another server has put there, and keep notes of their own in it.
+    Clients send back fields from other servers, and add fields of their own.
     """
 
 
 class Body(Fields):
-    """A whole request. All but `model` here says something about the request and changes nothing about its answer."""
+    """A whole request. The fields here, except `model`, do not change the answer."""
 
     unsupported: ClassVar[Table] = MappingProxyType({})
-    """Parameters that its route does not read."""
+    """Known parameters that the route does not support."""
 
     model: str | None = None
     user: str | None = None
@@ -58,9 +58,12 @@ class Body(Fields):
 
 
 def read_object(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
-    """What `read` makes of the JSON object in a request's body. Raises `ApiError`."""
+    """Result of `read` for the JSON object in a request's body. Raises `ApiError`."""
     try:
-        body = _json(data)
+        try:
+            body = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # `json` accepts more, and reports the position of an error
+            body = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the request is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -72,62 +75,53 @@ def read_object(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
         raise ApiError(400, f"a name in the request has {half}, half a surrogate pair, which is no character") from None
 
 
-def _json(data: bytes) -> object:
-    """The value of a JSON text. Raises `ValueError` or `RecursionError`."""
-    try:
-        value: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # Python's own reader takes more, and says where it went wrong
-        value = json.loads(data)
-    return value
-
-
 def decode(kind: type[T], body: Mapping[str, Any], inside: str = "") -> T:
-    """The struct of a JSON object. inside: path of the object within the request. Raises `ApiError` 400."""
+    """Struct of a JSON object. inside: path of the object within the request. Raises `ApiError` 400."""
     if issubclass(kind, Body):
         body = supported(kind.unsupported, body)
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        if "unknown field" in str(error) and (known := _without_nulls(body)) != body:
-            return decode(kind, known, inside)
+        if "unknown field" in str(error) and (present := _without_nulls(body)) != body:
+            return decode(kind, present, inside)
         raise _refusal(kind, body, str(error), inside) from None
 
 
 def _without_nulls(value: Any) -> Any:  # noqa: ANN401  # any JSON
     if isinstance(value, Mapping):
-        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {name: _without_nulls(member) for name, member in value.items() if member is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def check_size(param: str, value: object, limit: int = MAX_FIELD_BYTES) -> None:
-    """Raise `ApiError` for a value with more bytes as JSON."""
+    """Raise `ApiError` for a value whose JSON has more bytes than the limit."""
     if value is not None and (size := len(json.dumps(value))) > limit:
         raise ApiError(400, f"{param} has {size} bytes; expected at most {limit}", param=param)
 
 
 def check_range(param: str, value: int | None, low: int, high: int) -> None:
-    """Raise `ApiError` for a number outside of a range that is not known until the server runs."""
+    """Raise `ApiError` for a number outside a range that is known only at run time."""
     allowed = Range(low, high, integer=True)
     if value is not None and value not in allowed:
         raise wrong(param, value, str(allowed))
 
 
 def refuse(param: str, sentence: str) -> NoReturn:
-    """Raise the `ApiError` for a field that cannot be served."""
+    """Raise `ApiError` for a field, with this message."""
     raise ApiError(400, sentence, param=param)
 
 
 def wrong(param: str, value: object, expected: str) -> ApiError:
-    """The error for a field with a value that cannot be."""
+    """Error for a field with an invalid value."""
     if isinstance(value, str | list):
-        value = value[: _SHOWN_CHARACTERS + 1]  # of a million, the first ones are shown
-    shown = repr(value)
-    shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
-    return ApiError(400, f"{param} is {shown}; expected {expected}", param=param, code="invalid_value")
+        value = value[: _SHOWN_CHARACTERS + 1]  # a long value is cut before `repr`
+    excerpt = repr(value)
+    excerpt = excerpt if len(excerpt) <= _SHOWN_CHARACTERS else f"{excerpt[:_SHOWN_CHARACTERS]}…"
+    return ApiError(400, f"{param} is {excerpt}; expected {expected}", param=param, code="invalid_value")
 
 
 def _refusal(kind: type, body: Any, problem: str, inside: str) -> ApiError:  # noqa: ANN401  # any JSON
-    """The error for what msgspec found, with the value and what was expected in place of its names of types."""
+    """Error for a message of msgspec, with the value and the expectation in place of msgspec's type names."""
     problem, _, path = problem.partition(" - at `$")
     path, value, expected = path.rstrip("`"), body, inspect.type_info(kind)
     for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
@@ -162,11 +156,11 @@ _OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "input": ("messages", "prompt"),
     "response_format": ("output_config", "text"),
 }
-"""What a field of one API, or of one server, is called in others."""
+"""Names of the same field in other APIs and servers."""
 
 
 def _part(info: inspect.Type, value: object, name: str) -> inspect.Type:
-    """The type of a field, or of a list's items where there is no name."""
+    """Type of a field, or of a list's items if the name is empty."""
     tags = [one.tag for one in _alternatives(info) if isinstance(one, inspect.StructType) and one.tag_field == name]
     if name and tags:
         return inspect.LiteralType(tuple(tag for tag in tags if isinstance(tag, str)))
@@ -177,7 +171,7 @@ def _part(info: inspect.Type, value: object, name: str) -> inspect.Type:
 
 
 def _fields(info: inspect.Type, value: object) -> Sequence[inspect.Field]:
-    """The fields of the struct that an object should be, of several the one that its tag names."""
+    """Fields of the struct expected for an object; of several structs, the one its tag selects."""
     structs = [one for one in _alternatives(info) if isinstance(one, inspect.StructType)]
     tagged = (one for one in structs if isinstance(value, Mapping) and value.get(one.tag_field or "") == one.tag)
     struct = next(tagged, structs[0] if structs else None)
@@ -196,7 +190,7 @@ _NAMES = {inspect.StrType: "a text", inspect.BoolType: "true or false", inspect.
 
 
 def _described(info: inspect.Type) -> str:
-    """What may stand in a field, for people."""
+    """Readable description of the values that a field accepts."""
     if isinstance(info, inspect.Metadata):
         described = (info.extra_json_schema or {}).get("description")
         return str(described) if described else _described(info.type)

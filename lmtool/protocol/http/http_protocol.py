@@ -1,4 +1,4 @@
-"""How uvicorn reads HTTP: with httptools, in a third of h11's CPU time, and with the limits that both lack."""
+"""HTTP/1.1 connection for uvicorn, based on httptools (a third of h11's CPU time) with additional limits."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a request line and its headers: as many as h11 reads."""
+"""Most bytes of a request line and its headers, as in h11."""
 MAX_HEADERS = 256
-"""Header lines of a request, those of its trailer section too."""
+"""Most header lines of a request, trailers included."""
 MAX_FRAMING_BYTES = 16 * 1024
-"""Sizes and extensions of chunks above `FRAMING_PER_CHUNK` and twice the content, and trailers (as Go's net/http)."""
+"""Most bytes of trailers and of chunk framing beyond `FRAMING_PER_CHUNK` and twice the content (Go's net/http)."""
 FRAMING_PER_CHUNK = 16
 MAX_PIPELINED = 4
-"""Requests that wait until the one before them is answered; then nothing more is read of their connection."""
+"""Most pipelined requests that wait for an answer before reading from the connection pauses."""
 _PIECE = 2048
-"""Bytes that are parsed at once: of the shortest requests, 113 end in them."""
+"""Bytes parsed at once; at most 113 of the shortest requests end in them."""
 _LINGER_SECONDS = 5.0
-"""Time to send the rest of a request that is answered already: a reset would take the answer from the client."""
+"""Seconds to receive the rest of a request that was answered early; a reset would discard the answer."""
 
 
 class HttpProtocol(BoundedReads, HttpToolsProtocol):
-    """A connection whose client can neither fill memory, nor take much time at once, nor hold the connection for ever.
+    """A connection that limits the memory, the parsing time and the idle time that its client can use.
 
-    Trailers are dropped: uvicorn would add them to the headers, after these were judged (RFC 9110, 6.5.1).
+    Trailers are dropped: uvicorn would add them to the headers after these were checked (RFC 9110, 6.5.1).
     """
 
     def __init__(self, *arguments: Any, stall_limit: float = STALL_SECONDS, **options: Any) -> None:  # noqa: ANN401
-        """stall_limit: seconds for which a client may take nothing of its answer; 0: any number."""
+        """stall_limit: seconds for which a client may read nothing of its answer; 0: no limit."""
         super().__init__(*arguments, **options)
         self._stall_limit = stall_limit
         self._unread = b""
-        """Bytes that are not parsed yet, because enough requests wait."""
+        """Unparsed bytes, while `MAX_PIPELINED` requests wait."""
         self._in_head, self._whole = True, True
         self._framing, self._fields = 0, 0
-        """Bytes of the request that are no content, and its header lines."""
+        """Bytes of the request other than content, and its header lines."""
         self._problem = ""
-        """Why a request is refused, where httptools does not know it."""
+        """Reason for rejecting a request that httptools accepts."""
 
     flow: _Flow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Begin to wait for a request."""
+        """Start waiting for a request."""
         super().connection_made(transport)
         self.flow = _Flow(transport, self._may_read)
         self._stall = StallTimer(transport, self._stall_limit)
@@ -59,30 +59,30 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         self._arrival.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release what the connection holds."""
+        """Release timers and buffers."""
         self._end()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over."""
+        """Pass the connection to the WebSocket protocol."""
         self._end()
         super().handle_websocket_upgrade()
         self.flow.resume_reading()
-        self.parser = None  # type: ignore[assignment]  # as uvicorn does where the connection ends
+        self.parser = None  # type: ignore[assignment]  # as in uvicorn when the connection ends
 
     def _end(self) -> None:
-        """Stop the timers, and break the cycles of references: they stay until a collection, which is rare."""
+        """Stop the timers, and break reference cycles, which would keep memory until a rare garbage collection."""
         self._stall.stop()
         self._arrival.stop()
         self._unread = b""
         self.pipeline.clear()
-        self.flow.may_read = _always
+        self.flow.may_read = lambda: True
 
     # Reading.
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes, unless enough requests wait."""
-        if not self.transport.is_closing():  # under TLS bytes may still come
+        """Parse bytes, unless too many requests wait."""
+        if not self.transport.is_closing():  # TLS may still deliver bytes
             self._arrival.count(len(data))
             self._unread += data
             self._parse()
@@ -117,9 +117,9 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Read the head again without `Upgrade` (RFC 9110, 7.8): httptools reads what follows as another protocol.
+        """Parse the head again without `Upgrade` (RFC 9110, 7.8); httptools treats what follows as another protocol.
 
-        uvicorn answers as if there was no body, and takes a later part of the body for the next request.
+        uvicorn would answer as if there were no body, and parse the rest of the body as the next request.
         """
         kept = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         if len(kept) == len(self.headers):  # CONNECT
@@ -137,21 +137,21 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         return not self._unread and not self.pipeline
 
     def on_message_begin(self) -> None:
-        """Begin to count."""
+        """Reset the counts for a new request."""
         super().on_message_begin()
         self._in_head, self._whole, self._framing, self._fields = True, False, 0, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header without the white space around its value (RFC 9112, 5.1); drop a trailer."""
+        """Add a header, its value stripped of white space (RFC 9112, 5.1); drop a trailer."""
         self._fields += 1
         if self._fields > MAX_HEADERS:
             self._problem = f"A request has at most {MAX_HEADERS} headers."
-            raise ValueError(self._problem)  # httptools ends parsing, uvicorn answers
+            raise ValueError(self._problem)  # httptools stops, uvicorn answers
         if self._in_head:
             super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Count what is no content from here on."""
+        """Start counting chunk framing."""
         if self._is_ignored_upgrade:
             return
         self._in_head, self._framing = False, 0
@@ -160,12 +160,12 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take content, and discount a chunk's framing."""
+        """Process content, and allow for its chunk framing."""
         self._framing = max(0, self._framing - 3 * len(body) - FRAMING_PER_CHUNK)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Begin to wait for the next request, or for nothing while this one is answered."""
+        """Wait for the next request; stop the arrival timer while this one is being answered."""
         if self._is_ignored_upgrade:
             return
         self._in_head = self._whole = True
@@ -173,7 +173,7 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
         self._await_request()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be read; between the parts of an answer that is not possible, and the end says enough."""
+        """Reject an invalid request; in the middle of an answer, only close the connection."""
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
@@ -184,26 +184,26 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
     # Writing.
 
     def pause_writing(self) -> None:
-        """Wait for the client, not for ever."""
+        """Start the stall timer: the client is not reading."""
         super().pause_writing()
         self._stall.start()
 
     def resume_writing(self) -> None:
-        """Note that the client reads."""
+        """Stop the stall timer: the client is reading again."""
         self._stall.stop()
         super().resume_writing()
 
     def on_response_complete(self) -> None:
-        """Go on with what the client has sent meanwhile."""
+        """Parse bytes that arrived in the meantime."""
         super().on_response_complete()
-        if self.cycle.response_complete:  # else another request of the client is being answered
+        if self.cycle.response_complete:  # otherwise another request is being answered
             self._stall.start()
         if self._unread:
             self.loop.call_soon(self._parse)
         self._await_request()
 
     def _await_request(self) -> None:
-        """Limit the time for the rest of the request that is being read, or for the next one."""
+        """Set the arrival timer for the rest of the current request, or for the next one."""
         answered = self.cycle is None or self.cycle.response_complete
         if self.transport.is_closing() or (self._whole and not answered):
             self._arrival.stop()
@@ -214,7 +214,7 @@ class HttpProtocol(BoundedReads, HttpToolsProtocol):
 
 
 class _Flow(FlowControl):
-    """Reads on only where no request waits: every answer would let in more than it takes away."""
+    """Resumes reading only while no request waits; otherwise each answer would admit more than it frees."""
 
     def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
         super().__init__(transport)
@@ -223,7 +223,3 @@ class _Flow(FlowControl):
     def resume_reading(self) -> None:
         if self.may_read():
             super().resume_reading()
-
-
-def _always() -> bool:
-    return True

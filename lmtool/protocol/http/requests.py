@@ -1,7 +1,8 @@
-"""What all routes that generate have in common: the request as it is run, sampling parameters and constraints."""
+"""Parsed requests of all routes that generate text, and the fields these routes share."""
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
@@ -12,31 +13,107 @@ from lmtool.core import constraint as constraints
 from lmtool.core.chat_options import ChatOptions
 from lmtool.core.errors import ConstraintError
 from lmtool.core.logit_bias import pack_bias
+from lmtool.core.reasoning import EFFORTS, Reasoning, requested_reasoning, template_variables
 from lmtool.core.sampling_parameters import DEADLINE, DEFAULTS, NUMERIC_PARAMETERS
 from lmtool.core.types import ChatPrompt, SamplingParams
 from lmtool.protocol.http import errors
-from lmtool.protocol.http.decoding import MAX_TOKENS, Body, Count, Fields, refuse, wrong
+from lmtool.protocol.http.decoding import MAX_TOKENS, Body, Count, Fields, Part, refuse, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.core.prompt_limits import PromptLimits
-    from lmtool.core.reasoning import Reasoning
     from lmtool.core.types import Constraint, ModelInfo, NamedProcessor, Prompt
-    from lmtool.protocol.http.reasoning import ThoughtOptions
     from lmtool.protocol.http.tools.definitions import ToolUse
 
+
+Budget = Annotated[int, Meta(ge=-1, le=MAX_TOKENS, description="a whole number from 0, or -1 for no limit")]
+Effort = Annotated[str, Meta(max_length=64)]
+
+
+class Thinking(Part):
+    """Field `thinking` of Anthropic's API, also used by others."""
+
+    type: Annotated[
+        Literal["enabled", "disabled", "adaptive", "auto"], Meta(description="enabled, disabled or adaptive")
+    ]
+    budget_tokens: Count | None = None
+    display: Literal["summarized", "omitted", "full"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtOptions:
+    """Options of a request about thinking."""
+
+    enabled: bool | None = None
+    """Whether to think; None: the model's default."""
+    budget: int | None = None
+    """Most tokens of the thought; None: depends on `effort`."""
+    effort: str | None = None
+    effort_name: str = "reasoning_effort"
+    """Name of the parameter that sets `effort`."""
+    visible: bool = True
+    """Whether the answer contains the thought."""
+    demanded_by: str = ""
+    """Parameter that a model without thinking must reject; empty: none."""
+
+    @classmethod
+    def of(
+        cls,
+        thinking: Thinking | None = None,
+        budget: int | None = None,
+        effort: str | None = None,
+        *,
+        visible: bool | None = None,
+        effort_name: str = "reasoning_effort",
+    ) -> ThoughtOptions:
+        """Options from these parameters. budget: `thinking_token_budget`. Raises `ApiError`."""
+        kind = None if thinking is None else thinking.type
+        enabled = {"enabled": True, "disabled": False}.get(kind or "")
+        given = None if thinking is None else thinking.budget_tokens
+        if given is not None and budget is not None and given != budget:
+            refuse("thinking_token_budget", "thinking_token_budget and thinking.budget_tokens differ; send one of them")
+        budget = given if budget is None or budget < 0 else budget
+        hidden = visible is False or (thinking is not None and thinking.display == "omitted")
+        if effort == "none" and enabled is None:
+            enabled = False
+        return cls(enabled, budget, effort, effort_name, not hidden, "thinking" if enabled else "")
+
+    def variables(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        """Chat template variables for these options. requested: variables of the request, which take precedence."""
+        return {**template_variables(self.effort, enabled=self.enabled), **requested}
+
+    def reasoning(self, info: ModelInfo, variables: Mapping[str, object]) -> Reasoning | None:
+        """Thinking limits for the model; None if it does not think. variables: of the chat template.
+
+        Raises `ApiError` for options that the model cannot follow.
+        """
+        form = info.reasoning
+        if form is None and not info.text_only:
+            if self.demanded_by:
+                sentence = f"{info.model} does not think before it answers, or not in a way that is known here"
+                refuse(self.demanded_by, f"{self.demanded_by} is enabled, but {sentence}; expected disabled")
+            return None
+        if self.enabled is False:
+            return Reasoning(0)
+        if form is not None and not form.heeds_effort and self.effort not in {None, *EFFORTS}:
+            near = difflib.get_close_matches(self.effort or "", EFFORTS, n=1)
+            expected = f"one of {', '.join(EFFORTS)}" + (f"; did you mean {near[0]}?" if near else "")
+            raise wrong(self.effort_name, self.effort, expected)
+        return requested_reasoning(form, variables, self.budget, self.effort)
+
+
 Deadline = Annotated[float, DEADLINE.meta]
-"""Seconds, a field beside those that other servers know."""
+"""Time limit in seconds; an extension of all APIs."""
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=256, description="a text of 1 to 256 characters")]
-"""Compartment of the prefix cache, a field of every route that generates."""
+"""Compartment of the prefix cache; a field of every generating route."""
 MAX_MESSAGES = 10_000
 MAX_BAD_WORDS = 128
 MAX_LOGPROB_IDS = 128
 MAX_ALLOWED = 8192
-"""Entries of `allowed_token_ids`."""
+"""Most entries of `allowed_token_ids`."""
 MAX_LOGPROBS = 20
-"""Alternatives beside a token where the server says nothing else."""
+"""Default limit of alternatives per token."""
 
 _StopText = Annotated[str, Meta(min_length=1)]
 _RANGES = {name: parameter.openai.meta for name, parameter in NUMERIC_PARAMETERS.items()}
@@ -48,75 +125,75 @@ Stop = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, whichever route it came by."""
+    """One parsed request of any route."""
 
     model: str | None
     prompts: tuple[Prompt, ...]
     sampling: SamplingParams
     n: int = 1
-    """Answers for each prompt."""
+    """Answers per prompt."""
     best_of: int | None = None
-    """Answers to choose the `n` best from; None: no choice."""
+    """Answers to generate per prompt, of which the `n` best are returned; None: `n`."""
     stream: bool = False
     include_usage: bool = False
-    """Whether a stream ends with an event that counts tokens."""
+    """Whether a stream ends with a usage event."""
     continuous_usage: bool = False
-    """Whether each event of a stream counts the tokens so far."""
+    """Whether each event of a stream has the usage so far."""
     logprobs: int | None = None
-    """How many alternatives beside each token; None sends no logprobs at all."""
+    """Alternatives per token; None: no logprobs."""
     prompt_logprobs: int | None = None
-    """The same for the prompt's tokens, in vLLM's form."""
+    """Alternatives per prompt token, in vLLM's form; None: no logprobs."""
     echo: bool = False
     """Whether the prompt is part of the text (`/v1/completions` only)."""
     constraint: Constraint | None = None
     tools: ToolUse | None = None
-    """What may be called, or must be."""
+    """Tools that may or must be called."""
     priority: int = 0
     logits_processors: tuple[NamedProcessor, ...] = ()
     parameters: frozenset[str] = frozenset()
-    """Fields of `sampling` that the client has set."""
+    """Fields of `sampling` that the client set."""
     deadline: float | None = None
-    """Seconds from the request's arrival to its end; None: any number."""
+    """Time limit in seconds from the request's arrival; None: no limit."""
     cache_salt: str = ""
-    """Compartment of the prefix cache; empty: the one that all others share."""
+    """Compartment of the prefix cache; empty: the shared one."""
     request_id: str = ""
-    """Its answer's id, without what stands before it; empty: a new one."""
+    """Id of the answer, without its prefix; empty: a new id."""
     truncate: int | None = None
-    """Most tokens of a prompt, whose last ones are kept; -1: as many as leave room; None: all."""
+    """Number of last prompt tokens to keep; -1: as many as fit; None: all."""
     add_special_tokens: bool = True
-    """Whether a text gets what the model expects at its start."""
+    """Whether to add special tokens, such as BOS, to a text."""
     return_token_ids: bool = False
-    """Whether the answer has the ids of the prompt and of what was generated."""
+    """Whether the answer contains the token ids of prompt and completion."""
     tokens_as_ids: bool = False
-    """Whether logprobs name a token by its id."""
+    """Whether logprobs show token ids in place of texts."""
     include_stop: bool = False
-    """Whether the stop string that ends an answer is part of it."""
+    """Whether the answer contains the stop string that ended it."""
     bad_words: tuple[str, ...] = ()
-    """Texts whose tokens are not generated in a row."""
+    """Texts that must not be generated."""
     allowed_token_ids: tuple[int, ...] = ()
-    """No other ids are generated; empty: all may be."""
+    """Only token ids that may be generated; empty: all."""
     logprob_token_ids: tuple[int, ...] = ()
-    """The alternatives beside each token, in place of the most likely ones."""
+    """Token ids to report as alternatives, in place of the most likely ones."""
     thoughts: ThoughtOptions | None = None
-    """None where a thought is text like any other."""
+    """None if thoughts are not separated from the text."""
     thought_parameter: str = ""
-    """The parameter that asks of a thought what cannot be where that is text; empty: there is none."""
+    """Thinking parameter that cannot be served if thoughts are not separated; empty: none."""
     warnings: tuple[str, ...] = ()
-    """Parts of the request that were left out, a sentence each, for the answer and for the log."""
+    """Sentences about ignored parts of the request, for the answer and for the log."""
 
     @property
     def width(self) -> int:
-        """Answers that are generated for each prompt."""
+        """Answers generated per prompt."""
         return self.best_of or self.n
 
     def with_defaults(self, defaults: Mapping[str, float]) -> Call:
-        """The call with the model's values of parameters that the client has left out.
+        """The request with the model's defaults for parameters that the client did not set.
 
-        Its `max_tokens` is for routes that have no limit of their own, as for vLLM.
+        The default of `max_tokens` applies only to routes without a limit of their own, as in vLLM.
         """
         given = self.parameters | ({"max_tokens"} if self.sampling.max_tokens != MAX_TOKENS else frozenset())
         added = {name: value for name, value in defaults.items() if name not in given}
-        return replace(self, sampling=replace(self.sampling, **added)) if added else self  # type: ignore[arg-type] # names of numbers
+        return replace(self, sampling=replace(self.sampling, **added)) if added else self  # type: ignore[arg-type] # fields of type float
 
     def check(self, limits: PromptLimits) -> None:
         """Raise `ContextOverflowError` for a prompt that cannot fit."""
@@ -125,7 +202,7 @@ class Call:
                 limits.check_prompt(prompt)
 
     def reasoning(self, info: ModelInfo) -> Reasoning | None:
-        """What is asked for of the model's thoughts. Raises `ApiError`."""
+        """Thinking limits for a model; None if it does not think. Raises `ApiError`."""
         if self.thoughts is None:
             name = self.thought_parameter
             if name and info.reasoning is not None:
@@ -136,12 +213,12 @@ class Call:
 
     @property
     def needs_prompt_ids(self) -> bool:
-        """Whether its prompts must be token ids before they are sent to the model."""
+        """Whether the prompts must be tokenized before they are sent to the model."""
         return self.truncate is not None or self.return_token_ids or not self.add_special_tokens
 
     def without_ids(self) -> str | None:
-        """The first field of the request that a model without token ids cannot serve, if any."""
-        asked = {
+        """First field of the request that a model without token ids cannot serve; None if there is none."""
+        used = {
             "truncate_prompt_tokens": self.truncate is not None,
             "add_special_tokens": not self.add_special_tokens,
             "return_token_ids": self.return_token_ids,
@@ -151,10 +228,10 @@ class Call:
             "allowed_token_ids": bool(self.allowed_token_ids),
             "logprob_token_ids": bool(self.logprob_token_ids),
         }
-        return next((name for name, value in asked.items() if value), None)
+        return next((name for name, value in used.items() if value), None)
 
     def chat_options(self) -> ChatOptions:
-        """What a model without ids needs to know beside prompt and parameters."""
+        """Options for a model that takes chats in place of token ids."""
         options = ChatOptions(self.parameters, logprobs=self.logprobs, stream=self.stream)
         if (tools := self.tools) is None or tools.mode == "none":
             return options
@@ -163,12 +240,12 @@ class Call:
         return replace(options, tool_choice=tools.mode, tool_name=name, parallel_tool_calls=parallel)
 
     def seed(self, index: int) -> int | None:
-        """The seed of an answer: those to one prompt must differ."""
+        """Seed of the answer at this index; answers to one prompt get different seeds."""
         return None if self.sampling.seed is None else self.sampling.seed + index % self.width
 
 
 def with_tools(call: Call, tools: ToolUse | None) -> Call:
-    """The call with its tools: one that must be made leaves no room for a form of the text. Raises `ApiError`."""
+    """The request with its tools; forced calls replace the constraint of the text. Raises `ApiError`."""
     if tools is None:
         return call
     [prompt] = call.prompts
@@ -184,7 +261,7 @@ _Truncation = Annotated[
 
 
 class SamplingFields(Body):
-    """How tokens are picked and reported: OpenAI's parameters, and those that vLLM has beside them."""
+    """Sampling and logprob parameters of OpenAI and vLLM."""
 
     temperature: Annotated[float, _RANGES["temperature"]] | None = None
     top_k: Annotated[int, _RANGES["top_k"]] | None = None
@@ -214,18 +291,18 @@ class SamplingFields(Body):
     cache_salt: CacheSalt | None = None
 
     def alternatives(self, most_likely: int | None) -> int | None:
-        """How many alternatives each token has where the most likely ones would be that many; None: no logprobs.
+        """Alternatives per token, `logprob_token_ids` considered; None: no logprobs.
 
-        Raises `ApiError` for ids whose logprobs nothing asks for.
+        most_likely: number requested by the route's own field. Raises `ApiError` for `logprob_token_ids` without it.
         """
         if self.logprob_token_ids is None:
             return most_likely
         if most_likely is None:
             refuse("logprob_token_ids", "logprob_token_ids needs logprobs")
-        return len(self.logprob_token_ids) + 1  # the chosen one stands behind them where it is none of them
+        return len(self.logprob_token_ids) + 1  # plus the chosen token, if it is not among them
 
     def options(self) -> dict[str, Any]:
-        """The fields of `Call` that are these, by name. Raises `ApiError`."""
+        """Fields of `Call` that these parameters set, by name. Raises `ApiError`."""
         if self.truncate_prompt_tokens == 0:
             raise wrong("truncate_prompt_tokens", 0, "a whole number from 1, or -1 for as many tokens as leave room")
         return {
@@ -243,10 +320,9 @@ class SamplingFields(Body):
         }
 
     def sampling(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
-        """The parameters. Raises `ApiError`.
+        """Sampling parameters. Raises `ApiError`.
 
-        logprobs: alternatives beside each token. Without any, ids that a constraint forces need not wait for the
-        model's own numbers.
+        logprobs: alternatives per token; None lets tokens that a constraint forces skip the model.
         """
         return SamplingParams(
             max_tokens=max_tokens,
@@ -303,10 +379,7 @@ def are_ids(value: object) -> TypeGuard[list[int]]:
 
 
 def prompt_ids(request: Body, instead_of: Sequence[str]) -> tuple[int, ...]:
-    """The ids of a request's `prompt_token_ids`. Raises `ApiError`.
-
-    instead_of: fields that have no meaning beside it.
-    """
+    """Ids in a request's `prompt_token_ids`. instead_of: fields that it excludes. Raises `ApiError`."""
     ids: list[int] = getattr(request, "prompt_token_ids") or []  # noqa: B009  # a field of several routes
     for name in instead_of:
         if getattr(request, name) is not None:
@@ -317,7 +390,7 @@ def prompt_ids(request: Body, instead_of: Sequence[str]) -> tuple[int, ...]:
 
 
 class JsonSchemaFormat(Fields):
-    """A schema with its name, as OpenAI has it."""
+    """A schema with its name, in OpenAI's form."""
 
     name: str | None = None
     description: str | None = None
@@ -326,18 +399,18 @@ class JsonSchemaFormat(Fields):
 
 
 class ResponseFormat(Fields):
-    """The form of an answer's text."""
+    """Format of an answer's text."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
     schema: Any = None
-    """Beside `json_object`, as llama.cpp's server has it."""
+    """Schema for `json_object`, as in llama.cpp's server."""
     format: Any = None
     structures: Any = None
     triggers: Any = None
 
     def constraint(self) -> dict[str, object] | None:
-        """The form as `constraint.constraint_from` reads it; None for any text. Raises `ApiError`."""
+        """The format as input of `constraint.constraint_from`; None for any text. Raises `ApiError`."""
         if self.type == "json_schema":
             needed = "response_format.json_schema"
             if self.json_schema is None:
@@ -347,17 +420,17 @@ class ResponseFormat(Fields):
 
 
 def check_schema(schema: object, param: str) -> None:
-    """Raise `ApiError` for a form by schema that has none: any JSON would match it."""
+    """Raise `ApiError` for a missing schema, which would allow any JSON."""
     if schema is None:
         refuse(param, f'{param} is missing; expected a JSON Schema (for any JSON object send the type "json_object")')
 
 
 def one_constraint(spellings: Mapping[str, object]) -> Constraint | None:
-    """The constraint of a request. spellings: fields that say one, by name; of those not None there may be one."""
-    found = {name: value for name, value in spellings.items() if value is not None}
-    if len(found) > 1:
-        refuse(list(found)[1], f"{' and '.join(found)} contradict each other; give one of them")
+    """Constraint of a request. spellings: fields that define one; only one may be set. Raises `ApiError`."""
+    given = {name: value for name, value in spellings.items() if value is not None}
+    if len(given) > 1:
+        refuse(list(given)[1], f"{' and '.join(given)} contradict each other; give one of them")
     try:
-        return next((constraints.constraint_from(value, where=name) for name, value in found.items()), None)
+        return next((constraints.constraint_from(value, where=name) for name, value in given.items()), None)
     except ConstraintError as error:
-        raise errors.from_error(error, next(iter(found))) from error
+        raise errors.from_error(error, next(iter(given))) from error

@@ -1,4 +1,4 @@
-"""The routes: read a request, run its streams, answer whole or by server-sent events."""
+"""HTTP server: routes of OpenAI's API, with those of Anthropic, Responses and tokenizing added."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starlette.routing import BaseRoute, Route
 from lmtool.core.errors import LmtoolError
 from lmtool.core.metrics import MetricFamily
 from lmtool.net.access.request_tracker import RequestTracker
-from lmtool.protocol.http import errors, openapi
+from lmtool.protocol.http import errors
 from lmtool.protocol.http.anthropic.server import MessagesRoutes
 from lmtool.protocol.http.decoding import decode
 from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.generation import prepare
-from lmtool.protocol.http.http import Endpoint, EventStream, json_response, unless_gone
+from lmtool.protocol.http.http import FRONT, Endpoint, EventStream, document, json_response, unless_gone
 from lmtool.protocol.http.models import ApiConfig, Models
-from lmtool.protocol.http.openai import completions, requests
+from lmtool.protocol.http.openai import replies, requests
 from lmtool.protocol.http.openai.replies import Reply
 from lmtool.protocol.http.requests import MAX_LOGPROBS
 from lmtool.protocol.http.responses.server import ResponsesRoutes
@@ -43,7 +43,7 @@ def _refusal(error: ApiError) -> Response:
 
 
 class OpenAIServer:
-    """Answers OpenAI's API, and Anthropic's messages, over a token model."""
+    """Serves OpenAI's and Anthropic's APIs for a token model."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class OpenAIServer:
         *,
         catalogue: Catalogue,
     ) -> None:
-        """catalogue: what is listed under `/models`."""
+        """catalogue: models listed under `/models`."""
         self._catalogue = catalogue
         self._created = int(time.time())
         config = config or ApiConfig()
@@ -64,30 +64,34 @@ class OpenAIServer:
 
     @property
     def running(self) -> int:
-        """Requests that are being answered."""
+        """Number of requests in progress."""
         return self._tracker.count
 
     def metrics(self) -> list[MetricFamily]:
-        """How many requests are being answered, and what is kept for later ones."""
-        held = self._responses.store.memory_bytes
+        """Gauges for requests in progress and for stored responses."""
+        stored_bytes = self._responses.store.memory_bytes
         return [
             MetricFamily.gauge("http_requests_running", "HTTP requests being answered.", self.running),
-            MetricFamily.gauge("stored_response_bytes", "Responses that later requests may go on from.", held),
+            MetricFamily.gauge(
+                "stored_response_bytes", "Bytes of stored responses that later requests may continue.", stored_bytes
+            ),
         ]
 
     async def drain(self, seconds: float) -> bool:
-        """Take nothing new, and wait for what runs; whether all of it ended within `seconds`."""
+        """Reject new requests and wait for those in progress; return whether all ended within `seconds`."""
         return await self._tracker.drain(seconds)
 
     def routes(self) -> list[BaseRoute]:
-        """Routes for a starlette application, with and without `/v1` in front."""
+        """Routes for a starlette application, with and without the prefix `/v1`."""
         counted = [Middleware(self._tracker.around)]
-        guarded = [(one, self._guarded(one.handler)) for one in self._endpoints()]
-        guarded += [(one, self._guarded(one.handler, self._messages.refusal)) for one in self._messages.endpoints()]
+        routes = [(route, self._guarded(route.handler)) for route in self._endpoints()]
+        routes += [
+            (route, self._guarded(route.handler, self._messages.refusal)) for route in self._messages.endpoints()
+        ]
         return [
-            Route(front + one.path, handler, methods=[one.method], middleware=counted)
-            for one, handler in guarded
-            for front in (openapi.FRONT, "")
+            Route(prefix + route.path, handler, methods=[route.method], middleware=counted)
+            for route, handler in routes
+            for prefix in (FRONT, "")
         ]
 
     def _endpoints(self) -> list[Endpoint]:
@@ -106,10 +110,10 @@ class OpenAIServer:
 
     async def _document(self, _request: Request) -> Response:
         """The OpenAPI document of these routes."""
-        return json_response(openapi.document([*self._endpoints(), *self._messages.endpoints()]))
+        return json_response(document([*self._endpoints(), *self._messages.endpoints()]))
 
     def _guarded(self, handler: Handler, refusal: Callable[[ApiError], Response] = _refusal) -> Handler:
-        """The handler, with errors in the API's form."""
+        """The handler, with errors turned into responses in the API's form."""
 
         async def answer(request: Request) -> Response:
             if self._tracker.draining:
@@ -122,13 +126,13 @@ class OpenAIServer:
             except LmtoolError as problem:
                 return refusal(errors.from_error(problem))
             except ClientDisconnect:
-                return Response(status_code=499)  # nobody reads it
+                return Response(status_code=499)  # the client has disconnected
             return response
 
         return answer
 
     async def _list(self, _request: Request) -> Response:
-        """Every name that clients are shown, at once: nothing is loaded or waited for."""
+        """List the models."""
         entries = self._catalogue.models()
         cards = [self._card(entry, name) for entry in entries for name in (entry.name, *entry.aliases)]
         return json_response({"object": "list", "data": cards})
@@ -155,7 +159,7 @@ class OpenAIServer:
         }
 
     async def _embeddings(self, request: Request) -> Response:
-        """Refused: the models here have no embeddings."""
+        """Rejected: the models here have no embeddings."""
         why = (
             "was trained to continue texts, not to compare them: what its layers hold is no embedding, and none is "
             "made up here; ask a server of an embedding model"
@@ -163,7 +167,7 @@ class OpenAIServer:
         raise await self._unsupported(request, why)
 
     async def _rerank(self, request: Request) -> Response:
-        """Refused: the models here do not compare texts."""
+        """Rejected: the models here do not compare texts."""
         why = (
             "was trained to continue texts, not to compare or to rank them; ask a server of a model that was, or take "
             "the likelihood of one text behind another: /v1/completions with echo and logprobs"
@@ -198,8 +202,8 @@ class OpenAIServer:
             call.tokens_as_ids,
         )
         if call.stream:
-            return await EventStream(completions.events(generation, reply)).start(request.receive)
-        return json_response(await unless_gone(request.receive, completions.whole(generation, reply)))
+            return await EventStream(replies.events(generation, reply)).start(request.receive)
+        return json_response(await unless_gone(request.receive, replies.whole(generation, reply)))
 
 
 def _model_name(body: Mapping[str, object]) -> str | None:

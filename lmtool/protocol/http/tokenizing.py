@@ -1,4 +1,4 @@
-"""The routes that turn texts and conversations into token ids, and ids into text."""
+"""Routes `/tokenize` and `/detokenize`: texts and conversations to token ids, and ids to text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta
 from lmtool.core.types import ChatPrompt
 from lmtool.protocol.http.decoding import Body, Count, check_size, decode, refuse
 from lmtool.protocol.http.http import Endpoint, json_response
-from lmtool.protocol.http.openai.chat import Message, turns
+from lmtool.protocol.http.openai.requests import Message, turns
 from lmtool.protocol.http.requests import MAX_MESSAGES
 from lmtool.protocol.http.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools, without_foreign_tools
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class TokenizingRoutes:
-    """Answers `/tokenize` and `/detokenize` as vLLM does."""
+    """Serves `/tokenize` and `/detokenize` in vLLM's form."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def endpoints(self) -> list[Endpoint]:
-        """The routes."""
+        """Routes of this API."""
         return [
             Endpoint("POST", "/tokenize", self._tokenize, TokenizeRequest),
             Endpoint("POST", "/detokenize", self._detokenize, DetokenizeRequest),
@@ -39,27 +39,27 @@ class TokenizingRoutes:
 
     async def _tokenize(self, request: Request) -> Response:
         """Token ids of a text, or of a conversation under the chat template."""
-        asking = await self._models.read(request, ToTokenize.read)
-        served = await self._models.served(asking.model)
-        tokens = await served.need_tokenizer().tokenize(asking.prompt, special=asking.special)
+        to_tokenize = await self._models.read(request, ToTokenize.read)
+        served = await self._models.served(to_tokenize.model)
+        tokens = await served.need_tokenizer().tokenize(to_tokenize.prompt, special=to_tokenize.special)
         return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": served.info.context_length})
 
     async def _detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        asking = await self._models.read(request, DetokenizeRequest.read)
-        served = await self._models.served(asking.model)
+        to_tokenize = await self._models.read(request, DetokenizeRequest.read)
+        served = await self._models.served(to_tokenize.model)
         vocabulary = served.info.vocab_size or 0
-        if max(asking.tokens, default=-1) >= vocabulary:
+        if max(to_tokenize.tokens, default=-1) >= vocabulary:
             refuse("tokens", f"tokens must be ids from 0 to {vocabulary - 1}")
-        return json_response({"prompt": await served.need_tokenizer().detokenize(asking.tokens)})
+        return json_response({"prompt": await served.need_tokenizer().detokenize(to_tokenize.tokens)})
 
 
 class TokenizeRequest(Body):
-    """A text, or a conversation, to turn into ids."""
+    """A request to `/tokenize`: a text, or a conversation."""
 
     prompt: str | None = None
     add_special_tokens: bool | None = None
-    """Whether a text gets what the model expects at its start."""
+    """Whether to add special tokens, such as BOS, to a text."""
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     tools: Annotated[list[FunctionTool | None], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = None
@@ -69,16 +69,16 @@ class TokenizeRequest(Body):
 
 @dataclass(frozen=True, slots=True)
 class ToTokenize:
-    """A prompt whose ids are asked for."""
+    """A prompt to tokenize."""
 
     model: str | None
     prompt: str | ChatPrompt
     special: bool = True
-    """Whether a text gets what the model expects at its start."""
+    """Whether to add special tokens, such as BOS, to a text."""
 
     @staticmethod
     def read(body: Mapping[str, Any]) -> ToTokenize:
-        """The prompt of a request. Raises `ApiError`."""
+        """Parse a request. Raises `ApiError`."""
         request = decode(TokenizeRequest, without_foreign_tools(body)[0])
         special = request.add_special_tokens is not False
         if request.prompt is not None:
@@ -92,25 +92,25 @@ class ToTokenize:
             check_size(name, body.get(name))
         tools = [tool.tool() for tool in request.tools or () if tool is not None]
         use = choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls)
-        shown = () if use is None else tuple(tool.template_entry for tool in use.tools)
-        chat = ChatPrompt(turns(request.messages), shown, request.chat_template_kwargs or {})
+        entries = () if use is None else tuple(tool.template_entry for tool in use.tools)
+        chat = ChatPrompt(turns(request.messages), entries, request.chat_template_kwargs or {})
         return ToTokenize(request.model, chat, special)
 
     def check(self, limits: PromptLimits) -> None:
-        """Raise `ContextOverflowError` for what cannot fit."""
+        """Raise `ContextOverflowError` for a prompt that cannot fit."""
         limits.check_prompt(self.prompt)
 
 
 class DetokenizeRequest(Body, kw_only=True):
-    """Ids to turn into text."""
+    """A request to `/detokenize`."""
 
     tokens: Annotated[list[Count], Meta(description="a list of ids from 0 on")]
 
     @staticmethod
     def read(body: Mapping[str, Any]) -> DetokenizeRequest:
-        """The request. Raises `ApiError`."""
+        """Parse a request. Raises `ApiError`."""
         return decode(DetokenizeRequest, body)
 
     def check(self, limits: PromptLimits) -> None:
-        """Raise `ContextOverflowError` for far more tokens than the model has room for."""
+        """Raise `ContextOverflowError` for far more tokens than the context length."""
         limits.check_beginning(len(self.tokens))

@@ -1,6 +1,6 @@
-"""Parameters of these APIs that nothing here reads: at which values each changes no answer, and what to send instead.
+"""Unsupported parameters of each API: values that change no answer and are accepted, and advice for others.
 
-A request with such a value is served; any other value is refused by name, for its answer would not be what was asked.
+Any other value is rejected with the parameter's name, because the answer would ignore it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from lmtool.protocol.http.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """One parameter."""
+    """One unsupported parameter."""
 
     harmless: tuple[object, ...] = ()
-    """Values that change nothing, beside null."""
+    """Accepted values, in addition to null."""
     advice: str = ""
-    """Why others are refused, and what to do instead."""
+    """Reason for rejecting other values, and what to send instead."""
     any_value: bool = False
-    """Whether no value changes anything."""
+    """Whether all values are accepted."""
     changes_nothing: Callable[[Any, Mapping[str, Any]], bool] | None = None
-    """Says of a value and of the request whether that value changes this request."""
+    """Whether a value has no effect on this request (value, request)."""
 
     def accepts(self, value: object, body: Mapping[str, Any] = MappingProxyType({})) -> bool:
-        """Whether a request with this value is served. body: the whole request."""
+        """Whether this value is accepted. body: the whole request."""
         if value is None or self.any_value:
             return True
         if self.changes_nothing is not None and self.changes_nothing(value, body):
             return True
-        return any(type(value) is type(one) and value == one for one in self.harmless)
+        return any(type(value) is type(other) and value == other for other in self.harmless)
 
 
 Table: TypeAlias = Mapping[str, Unsupported]
@@ -44,13 +44,13 @@ def _table(*parts: Table) -> Table:
 
 
 def _edits_nothing(management: Any, body: Mapping[str, Any]) -> bool:  # noqa: ANN401  # any JSON
-    """Whether no edit of Anthropic's `context_management` would leave out a part of this conversation."""
+    """Whether no edit in Anthropic's `context_management` would remove a part of this conversation."""
     edits = management.get("edits") if isinstance(management, dict) else None
     return _are_few(edits) and all(isinstance(edit, dict) and _is_idle(edit, body) for edit in edits)
 
 
 def _are_few(edits: object) -> TypeGuard[list[Any]]:
-    """Whether it is a list of a length to which each entry may look at the whole conversation."""
+    """Whether this is a list short enough to check each entry against the whole conversation."""
     return isinstance(edits, list) and len(edits) <= 8
 
 
@@ -67,7 +67,7 @@ def _is_idle(edit: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
 
 
 def _number(given: object, default: int) -> int:
-    """The `value` of an edit's member; 0 for one that cannot be read, so that the edit counts as one that acts."""
+    """The `value` of an edit's member; 0 if it is invalid, so that the edit counts as effective."""
     value = given.get("value") if isinstance(given, dict) else default if given is None else 0
     return value if type(value) is int else 0
 
@@ -75,13 +75,13 @@ def _number(given: object, default: int) -> int:
 def _blocks(body: Mapping[str, Any], kind: str) -> list[object]:
     messages = body.get("messages")
     turns = messages if isinstance(messages, list) else ()
-    contents = [one.get("content") for one in turns if isinstance(one, dict)]
+    contents = [turn.get("content") for turn in turns if isinstance(turn, dict)]
     blocks = [block for content in contents if isinstance(content, list) for block in content]
     return [block for block in blocks if isinstance(block, dict) and block.get("type") == kind]
 
 
 def _is_below(tokens: int, body: Mapping[str, Any]) -> bool:
-    """Whether a request has fewer tokens, as far as its bytes show it: none is shorter than a byte."""
+    """Whether a request certainly has fewer tokens, because it has fewer bytes."""
     return "previous_response_id" not in body and len(json.dumps(body)) < tokens
 
 
@@ -107,15 +107,15 @@ _HINTS: Table = {
     **dict.fromkeys(("verbosity", "moderation", "prediction", "stream_interval", "client_metadata"), _ANY),
     "truncation": Unsupported(("disabled", "auto"), "expected disabled or auto"),
 }
-"""Of OpenAI's API: for caches (one by Anthropic's name, as routers take it), for moderation beside the answer, for
-models that were trained to heed them. A prompt that does not fit is refused under each `truncation`."""
+"""Parameters of OpenAI's API for caches (one with Anthropic's name, which routers use), for moderation, and for models
+trained to follow them. A prompt that does not fit is rejected with any `truncation`."""
 _THOUGHTS: Table = {
     "stream_reasoning": _ANY,
     "separate_reasoning": Unsupported(
         (True,), "what a model thinks comes apart from its answer: include_reasoning: false leaves it out"
     ),
 }
-"""Of SGLang's server; a thought comes as the answer does, in pieces or in one."""
+"""Parameters of SGLang's server; thoughts are streamed if the answer is."""
 
 SAMPLING: Table = _table(
     {
@@ -150,7 +150,7 @@ SAMPLING: Table = _table(
     },
     _HINTS,
 )
-"""Of every route of OpenAI's that generates, with what vLLM, SGLang and llama.cpp's server have there beside it."""
+"""Parameters of all generating routes of OpenAI, vLLM, SGLang and llama.cpp's server."""
 
 CHAT: Table = _table(
     SAMPLING,
@@ -185,20 +185,14 @@ RESPONSES: Table = _table(
         "modalities": Unsupported((["text"],), 'expected ["text"]: ' + _TEXT_ONLY),
     },
 )
-"""`max_tool_calls` counts tools that run at OpenAI."""
+"""Parameters of `/v1/responses`; `max_tool_calls` counts only tools that run at OpenAI."""
 MESSAGES: Table = _table(
+    dict.fromkeys(("cache_control", "container", "inference_geo", "speed", "user_profile_id"), _ANY),
+    dict.fromkeys(("workspace_id", "diagnostics", "betas"), _ANY),
     {
-        "cache_control": _ANY,
-        "container": _ANY,
-        "inference_geo": _ANY,
-        "speed": _ANY,
-        "user_profile_id": _ANY,
-        "workspace_id": _ANY,
-        "diagnostics": _ANY,
-        "betas": _ANY,
         "mcp_servers": Unsupported(([],), "send the tools of the servers as tools, and call them yourself"),
         "context_management": Unsupported(({}, {"edits": []}), _NO_EDITS, changes_nothing=_edits_nothing),
-    }
+    },
 )
 EMBEDDINGS: Table = _table(
     dict.fromkeys(
@@ -208,17 +202,17 @@ EMBEDDINGS: Table = _table(
         ("texts", "queries", "items", "top_n", "text_1", "text_2", "data_1", "data_2", "return_documents"), _ANY
     ),
 )
-"""Of routes that are refused as a whole."""
+"""Parameters of routes that always reject the request."""
 
 
 def supported(table: Table, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The members of a request that are read. Raises `ApiError` 400 for a value that would change its answer."""
+    """Supported members of a request. Raises `ApiError` 400 for an unsupported value that would change the answer."""
     if table.keys().isdisjoint(body):
         return body
     for name in body:
         if name in table and not table[name].accepts(body[name], body):
-            shown = repr(body[name])
-            shown = shown if len(shown) <= 80 else f"{shown[:80]}…"
-            sentence = f"{name} is {shown}, which is not supported here: {table[name].advice}"
+            excerpt = repr(body[name])
+            excerpt = excerpt if len(excerpt) <= 80 else f"{excerpt[:80]}…"
+            sentence = f"{name} is {excerpt}, which is not supported here: {table[name].advice}"
             raise ApiError(400, sentence, param=name, code="unsupported_parameter")
     return {name: value for name, value in body.items() if name not in table}

@@ -1,1 +1,1 @@
-"""Other people's HTTP APIs as pure translations: a chat request in, an HTTP request out; body bytes in, events out."""
+"""HTTP APIs of other providers as pure translations: chat request to HTTP request, body bytes to answer events."""

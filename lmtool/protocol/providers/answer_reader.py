@@ -1,33 +1,31 @@
-"""One HTTP answer, read from the bytes of its body as they arrive."""
+"""Incremental reader of one HTTP answer: bytes of the body in, answer events out; and the API served at a path."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from lmtool.core.seam import Seam
 from lmtool.protocol.providers import (
     anthropic_messages,
-    cohere_v1,
-    cohere_v2,
+    cohere,
     ollama,
     openai_completions,
     openai_responses,
     unified,
 )
 from lmtool.protocol.providers.answer_events import AnswerFailed
-from lmtool.protocol.providers.body_parts import BodyParts, JsonLines
+from lmtool.protocol.providers.body_parts import BodyParts, EventStream, JsonLines
 from lmtool.protocol.providers.json_values import load, text_of
-from lmtool.protocol.providers.server_sent_events import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from lmtool.core.seam import Seam
     from lmtool.protocol.providers.answer_events import AnswerEvent, Api
     from lmtool.protocol.providers.body_parts import Form
 
 LARGEST_PART = 2**26
-"""Bytes of one event, one line or a whole answer; what is longer is not read."""
+"""Most bytes of one event, one line or one complete answer."""
 
 _PATHS: Mapping[str, Api] = {
     "/chat/completions": "chat",
@@ -40,7 +38,7 @@ _PATHS: Mapping[str, Api] = {
     "/v2/chat": "cohere_v2",
 }
 _POOL_PATH = re.compile(r"/v1/(?:language/)?[^/]+/chat$")
-"""The end of the unified API's paths, which name a pool."""
+"""End of the unified API's paths, which contain the pool's name."""
 _CHAT_SOCKET_PATH = re.compile(r"/v1/language/[^/]+/chatStream$")
 _READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] = {
     "chat": openai_completions.read,
@@ -48,23 +46,23 @@ _READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] 
     "responses": openai_responses.read,
     "messages": anthropic_messages.read,
     "ollama": ollama.read,
-    "cohere_v1": cohere_v1.read,
-    "cohere_v2": cohere_v2.read,
+    "cohere_v1": cohere.read_v1,
+    "cohere_v2": cohere.read_v2,
     "unified": unified.read,
 }
 _ID_NAMES: Mapping[Api, Mapping[str, str]] = {
-    "ollama": {"created_at": "created_at"},  # it has no id; this tells two answers apart
+    "ollama": {"created_at": "created_at"},  # Ollama sends no id; the time distinguishes two answers
     "cohere_v1": {"response_id": "response_id", "generation_id": "generation_id"},
     "cohere_v2": {"id": "response_id"},
     "unified": {"model_id": unified.MEMBER},
 }
-"""Members that identify an answer, and what the unified API calls them."""
+"""Members that identify an answer, and their names in the unified API."""
 _USUAL_ID_NAMES: Mapping[str, str] = {"id": "id", "system_fingerprint": "system_fingerprint"}
 _END_MARK = b"[DONE]"
 
 
 def api_of(method: str, path: str) -> Api | None:
-    """The API that generates at a path, wherever a server or proxy puts it; None where nothing is generated."""
+    """The generating API at a path, under any prefix of a server or proxy; None for other requests."""
     plain = path.partition("?")[0].rstrip("/")
     if method != "POST":
         return None
@@ -73,14 +71,14 @@ def api_of(method: str, path: str) -> Api | None:
 
 
 def is_chat_socket(path: str) -> bool:
-    """Whether a WebSocket at this path carries streams of the unified API."""
+    """Whether this is the path of the unified API's WebSocket."""
     return _CHAT_SOCKET_PATH.search(path.partition("?")[0].rstrip("/")) is not None
 
 
 class AnswerReader:
-    """Gives an answer's events as soon as the bytes are there that tell them; nothing here raises.
+    """Reads the events of an answer as soon as their bytes are complete. Never raises.
 
-    It reads each part for itself: given the bytes of a later part alone, it tells what that part brings.
+    Parts are independent of each other: a reader that is given only a later part returns that part's events.
     """
 
     def __init__(self, api: Api, form: Form) -> None:
@@ -91,18 +89,18 @@ class AnswerReader:
         self._overrun = False
         self._id_names = _ID_NAMES.get(api, _USUAL_ID_NAMES)
         self.ids: dict[str, str] = {}
-        """What the provider calls this answer, as far as it has said; by the unified API's names."""
+        """Ids that the provider has sent for this answer so far, by their names in the unified API."""
         self.model: str | None = None
-        """The model that answers, as the provider names it; None where it does not."""
+        """Name of the model, as the provider sends it; None if it does not."""
         self.attempts = ""
-        """Every call of a pool's member for it, where the answer names them, in the form of the header."""
+        """Attempts at pool members that the answer lists, in the form of the header `unified.ATTEMPTS`."""
         self.seams: tuple[Seam, ...] = ()
-        """Where members of a pool went on with it."""
+        """Points where another pool member took over."""
         self.malformed = False
-        """Whether a part was no JSON object, or too long to be read."""
+        """Whether a part was not a JSON object, or exceeded `LARGEST_PART`."""
 
     def feed(self, data: bytes) -> list[AnswerEvent]:
-        """What these bytes complete."""
+        """Events that these bytes complete."""
         if self._overrun:
             return []
         events = [event for value in self._values(data) for event in self.read(value)]
@@ -113,35 +111,35 @@ class AnswerReader:
         return events
 
     def end(self) -> list[AnswerEvent]:
-        """What the end of the body completes: a last line without its line feed, a whole answer not read before."""
+        """Events that the end of the body completes: a last line without line feed, or a complete answer."""
         rest = self._parts.take_rest()
         return self.read(self._load(rest)) if rest and self._form != "events" else []
 
     @property
     def between_parts(self) -> bool:
-        """Whether no part has begun that is not complete."""
+        """Whether no incomplete part is pending."""
         return not self._parts.pending_bytes
 
     def read(self, value: object) -> list[AnswerEvent]:
-        """What a whole part tells whose JSON has been read; between parts only."""
+        """Events of one complete part, already decoded from JSON. Call this between parts only."""
         if not isinstance(value, dict):
             return []
         if not self.ids or "response" in value:
             self._identify(value)
-        if (seam := unified.read_seam(value)) is not None:
+        if (seam := Seam.read(value.get("seam"))) is not None:
             self.seams += (seam,)
         if "attempts" in value:
             self.attempts = unified.attempts_line(value["attempts"])
-        failed = AnswerFailed.of(value)
-        return [*([] if failed is None else [failed]), *self._read(value)]
+        failure = AnswerFailed.of(value)
+        return [*([] if failure is None else [failure]), *self._read(value)]
 
     def _identify(self, value: Mapping[str, object]) -> None:
-        """Take the names of the answer and its model: from the part, or from the message that it wraps."""
+        """Store the ids and the model from the part, or from the message or response nested in it."""
         for members in (value, value.get("message"), value.get("response")):
             if isinstance(members, dict):
                 for member, name in self._id_names.items():
-                    if one := text_of(members.get(member)):
-                        self.ids.setdefault(name, one)
+                    if value_of_id := text_of(members.get(member)):
+                        self.ids.setdefault(name, value_of_id)
                 self.model = self.model or text_of(members.get("model")) or None
 
     def _values(self, data: bytes) -> list[object]:
@@ -150,7 +148,7 @@ class AnswerReader:
         lines = self._parts.split(data)
         if self._form == "lines":
             return [self._load(line) for line in lines]
-        # A whole answer is read when it looks complete, but not again for every piece: `end` reads what that misses.
+        # Try to parse when the answer looks complete, but not after every piece; `end` reads what this misses.
         size = self._parts.pending_bytes
         if size < self._try_at or not data.rstrip().endswith(b"}"):
             return []
@@ -161,7 +159,7 @@ class AnswerReader:
         return [value]
 
     def _load(self, data: bytes) -> object:
-        """The value of a part; blank lines and the end mark of OpenAI's streams have none."""
+        """Decoded JSON of a part; blank lines and the end mark of OpenAI's streams have none."""
         value = load(data)
         if not isinstance(value, dict) and data.strip() not in (b"", _END_MARK):
             self.malformed = True
@@ -169,5 +167,5 @@ class AnswerReader:
 
 
 def parts_of(form: Form) -> BodyParts:
-    """What splits a body of this form."""
+    """A splitter for bodies of this form."""
     return EventStream() if form == "events" else JsonLines() if form == "lines" else BodyParts()

@@ -1,4 +1,4 @@
-"""Anthropic's messages: requests, and answers whole and streamed. Blocks of content, without logprobs."""
+"""Anthropic's Messages API: request bodies, and events of whole and streamed answers. It has no logprobs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from lmtool.core.reasoning import SignedThought
     from lmtool.core.types import ChatMessage
     from lmtool.protocol.providers.answer_events import AnswerEvent
-    from lmtool.protocol.providers.chat_request import ChatRequest, ToolChoice
-    from lmtool.protocol.providers.http_request import Headers, Settings
+    from lmtool.protocol.providers.chat_request import ChatRequest, Thinking, ToolChoice
 
     Block: TypeAlias = dict[str, object]
 
-VERSION = "2023-06-01"
-"""Of the API, where the settings name none."""
 MAX_TOKENS = 4096
-"""Of an answer, which the API wants to know, where the request does not say."""
+"""Token limit if the request has none; the API requires one."""
+_LEAST_BUDGET = 1024
+"""Smallest `budget_tokens` that the API accepts."""
+_EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
 _REASONS: Mapping[str, str] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -43,7 +43,7 @@ _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,")
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
-    """The events of a streamed event, by its type, or of a whole message."""
+    """Answer events of one streamed event, by its type, or of a whole message."""
     kind, place = value.get("type"), count_of(value.get("index")) or 0
     if kind == "content_block_delta":
         delta = object_of(value.get("delta"))
@@ -64,7 +64,7 @@ def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
 
 
 def _block(block: Mapping[str, object], place: int, *, whole: bool) -> Iterator[AnswerEvent]:
-    """A block of content: as it begins, or all of it."""
+    """Events of a content block. whole: whether it is complete; otherwise it is only the start."""
     if "name" in block:
         arguments = json.dumps(block.get("input"), ensure_ascii=False) if whole else ""
         yield ToolCallDelta(0, place, text_of(block.get("id")) or None, text_of(block["name"]), arguments)
@@ -81,7 +81,7 @@ def _text(block: Mapping[str, object]) -> Iterator[TextDelta]:
 
 
 def _signature(block: Mapping[str, object]) -> ThoughtSignature | None:
-    """Of a block, or of the delta that ends one; a redacted block is nothing else."""
+    """Signature in a block or in the last delta of a block; a redacted block has only a signature."""
     if block.get("type") == "redacted_thinking":
         return ThoughtSignature(text_of(block.get("data")), is_redacted=True)
     value = text_of(block.get("signature"))
@@ -91,30 +91,24 @@ def _signature(block: Mapping[str, object]) -> ThoughtSignature | None:
 def _ending(message: Mapping[str, object]) -> Iterator[AnswerEvent]:
     usage = object_of(message.get("usage"))
     if usage:
-        read_again = count_of(usage.get("cache_read_input_tokens"))
-        parts = [count_of(usage.get(name)) for name in ("input_tokens", "cache_creation_input_tokens")]
-        known = [part for part in (*parts, read_again) if part is not None]
-        yield TokenUsage(sum(known) if known else None, count_of(usage.get("output_tokens")), read_again)
+        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        counts = [count_of(usage.get(name)) for name in names]
+        known = [count for count in counts if count is not None]
+        yield TokenUsage(sum(known) if known else None, count_of(usage.get("output_tokens")), counts[-1])
     reason = message.get("stop_reason")
     if reason is not None:
         stop = message.get("stop_sequence")
         yield ChoiceFinished(0, _REASONS.get(str(reason), str(reason)), stop if isinstance(stop, str) else None)
 
 
-def write_headers(settings: Settings) -> Headers:
-    """The key and the version of the API."""
-    key = {} if settings.api_key is None else {"x-api-key": settings.api_key}
-    return {"anthropic-version": settings.api_version or VERSION, **key}
-
-
 def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The body of a message: system turns apart, turns of one role joined, as user and assistant must alternate.
+    """Body of a message request. System messages are moved to `system`; messages of one role in a row are joined.
 
-    Raises `RequestError` for JSON without a schema.
+    User and assistant must alternate. Raises `RequestError` for JSON output without a schema.
     """
     body: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS, **parameters}
-    system = [one.content for one in chat.messages if one.role in _SYSTEM and one.content]
-    turns = _turns([one for one in chat.messages if one.role not in _SYSTEM])
+    system = [message.content for message in chat.messages if message.role in _SYSTEM and message.content]
+    turns = _turns([message for message in chat.messages if message.role not in _SYSTEM])
     if system and turns:
         own = parameters.get("system")
         body["system"] = "\n\n".join([own, *system] if isinstance(own, str) else system)
@@ -125,7 +119,7 @@ def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) 
     if chat.response_format is not None and chat.response_format.get("type") != "text":
         output = object_of(parameters.get("output_config"))
         body["output_config"] = {**output, "format": _write_format(chat.response_format)}
-    if isinstance(user := parameters.get("metadata"), str):  # Glide has the user's id in its place
+    if isinstance(user := parameters.get("metadata"), str):  # Glide puts the user's id here
         body["metadata"] = {"user_id": user}
     if chat.stream:
         body["stream"] = True
@@ -151,17 +145,17 @@ def _turns(messages: list[ChatMessage]) -> list[dict[str, object]]:
 
 
 def _content(blocks: list[Block]) -> object:
-    """A single text stands for itself."""
+    """Content of a message: a single text block becomes a plain text."""
     return blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks
 
 
 def _blocks(message: ChatMessage) -> list[Block]:
-    """What a turn consists of; the API refuses empty texts."""
+    """Content blocks of a message; the API rejects empty texts."""
     if message.role == "tool":
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id or "", "content": message.content}]
     if isinstance(message, MultimodalMessage):
         return [_write_part(object_of(part)) for part in json.loads(message.parts)]
-    blocks = [_thinking_block(one) for one in signed_thoughts(message)]
+    blocks = [_thinking_block(thought) for thought in signed_thoughts(message)]
     blocks += [{"type": "text", "text": message.content}] if message.content else []
     for call in message.tool_calls:
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call.arguments)})
@@ -169,14 +163,14 @@ def _blocks(message: ChatMessage) -> list[Block]:
 
 
 def _thinking_block(thought: SignedThought) -> Block:
-    """A thought as the API has given it; without its signature it would be refused."""
+    """Block of a thought as the API sent it; without its signature the API rejects it."""
     if thought.signature.is_redacted:
         return {"type": "redacted_thinking", "data": thought.signature.value}
     return {"type": "thinking", "thinking": thought.text, "signature": thought.signature.value}
 
 
 def _write_part(part: Mapping[str, object]) -> Block:
-    """A part of a content. Raises `RequestError` for a sound."""
+    """Block of a content part. Raises `RequestError` for sounds."""
     kind = part.get("type")
     if kind == "text":
         return {"type": "text", "text": part.get("text")}
@@ -195,10 +189,41 @@ def _write_tool(function: Mapping[str, object]) -> dict[str, object]:
 
 
 def _write_choice(chat: ChatRequest) -> dict[str, object]:
-    """Which tools may or must be called; `auto` where only their number is limited."""
+    """Member `tool_choice`; `auto` if the request only limits the number of calls."""
     if chat.tool_choice is None and chat.parallel_tool_calls is not False:
         return {}
     choice = chat.tool_choice or "auto"
     named = {"name": chat.tool_name} if choice == "named" else {}
     single = {"disable_parallel_tool_use": True} if chat.parallel_tool_calls is False and choice != "none" else {}
     return {"tool_choice": {"type": _CHOICES[choice], **named, **single}}
+
+
+def write_thinking(thinking: Thinking, chat: ChatRequest, body: Mapping[str, object]) -> dict[str, object]:
+    """Members for Anthropic's API, which thinks only on request. An effort alone is dropped: few models accept one.
+
+    Empty after a prefill, and after calls whose thought lacks the signature that the API expects back.
+    """
+    if thinking.enabled is False:
+        return {"thinking": {"type": "disabled"}} if "thinking" in body else {}
+    if not thinking.enabled or chat.prefill or _follows_unsigned_calls(chat):
+        return {}
+    own: dict[str, object] = {}
+    if thinking.effort in _EFFORTS:
+        own["output_config"] = {**object_of(body.get("output_config")), "effort": thinking.effort}
+    if thinking.budget is None:
+        return {**own, "thinking": {"type": "adaptive"}}
+    limit, budget = count_of(body.get("max_tokens")) or 0, max(thinking.budget, _LEAST_BUDGET)
+    if "maxTokens" not in chat.parameters:  # the limit is our default, which leaves no tokens for a thought
+        limit += budget
+    budget = min(budget, limit - 1)
+    if budget < _LEAST_BUDGET:
+        return {}
+    return {**own, "max_tokens": limit, "thinking": {"type": "enabled", "budget_tokens": budget}}
+
+
+def _follows_unsigned_calls(chat: ChatRequest) -> bool:
+    """Whether the last messages are tool results for calls from a message without a signed thought."""
+    if chat.messages[-1].role != "tool":
+        return False
+    calling = next((message for message in reversed(chat.messages) if message.role == "assistant"), None)
+    return calling is None or not signed_thoughts(calling)

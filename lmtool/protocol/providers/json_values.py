@@ -1,4 +1,4 @@
-"""JSON of a peer, read with tolerance: what is not of the expected type counts as absent."""
+"""Tolerant access to JSON from a peer: a value of an unexpected type counts as absent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DECODER = msgspec.json.Decoder()
 
 
 def load(data: bytes) -> object:
-    """The value of a JSON text, also of one with `NaN` and its like, or in broken UTF-8; None for anything else."""
+    """Value of a JSON text, even with `NaN`, `Infinity` or broken UTF-8; None if it cannot be parsed."""
     try:
         value: object = _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -27,25 +27,25 @@ def load(data: bytes) -> object:
 
 
 def object_of(value: object) -> Mapping[str, object]:
-    """The value if it is an object; an empty one for anything else."""
+    """The value if it is an object; otherwise an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def list_of(value: object) -> Sequence[object]:
-    """The value if it is an array; an empty one for anything else."""
+    """The value if it is an array; otherwise an empty one."""
     return value if isinstance(value, list) else ()
 
 
 def text_of(value: object) -> str:
-    """The value if it is a string; an empty one for anything else."""
+    """The value if it is a string; otherwise an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def count_of(value: object) -> int | None:
-    """The value if it is a whole number from 0 on."""
+    """The value if it is a non-negative integer; otherwise None."""
     return value if type(value) is int and value >= 0 else None
 
 
 def logprob_of(value: object) -> float | None:
-    """The value if it is a finite number."""
+    """The value if it is a finite number; otherwise None."""
     return float(value) if type(value) in (int, float) and math.isfinite(value) else None  # type: ignore[arg-type] # a number

@@ -1,4 +1,4 @@
-"""Ollama's own API: requests to chat, and answers of chat and generate, whole or a JSON line for each piece."""
+"""Ollama's own API: chat request bodies, and events of chat and generate answers, whole or streamed."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import json
 from typing import TYPE_CHECKING
 
 from lmtool.core.tool_arguments import arguments_object
-from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta, token_entries
 from lmtool.protocol.providers.chat_request import MultimodalMessage
 from lmtool.protocol.providers.json_values import count_of, list_of, object_of, text_of
-from lmtool.protocol.providers.logprobs import token_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lmtool.core.types import ChatMessage
     from lmtool.protocol.providers.answer_events import AnswerEvent
-    from lmtool.protocol.providers.chat_request import ChatRequest
+    from lmtool.protocol.providers.chat_request import ChatRequest, Thinking
 
 _OUTSIDE_OPTIONS = ("keep_alive", "think")
-"""Parameters that stand beside `options`."""
+"""Parameters outside `options`."""
+
+_LEVELS = frozenset({"low", "medium", "high"})
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
-    """The events of a line, or of a whole answer, which has the same form."""
+    """Events of a line, or of a whole answer, which has the same form."""
     message = object_of(value.get("message", value))
     tokens = token_entries(value.get("logprobs"))
     if thinking := text_of(message.get("thinking")):
@@ -42,7 +43,7 @@ def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
 
 
 def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The body of a chat. Parameters are `options`."""
+    """Body of a chat, with the parameters in `options`."""
     names = {call.id: call.name for message in chat.messages for call in message.tool_calls}
     body: dict[str, object] = {"model": model, "stream": chat.stream}
     body["messages"] = [_write_message(message, names) for message in chat.messages]
@@ -59,7 +60,7 @@ def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) 
 
 
 def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, object]:
-    """One turn. names: of the tools, by the ids of calls; answers name the tool, as calls have no ids here."""
+    """One message. names: tool names by call id; tool results give the tool's name because calls have no ids."""
     turn: dict[str, object] = {
         "role": "system" if message.role == "developer" else message.role,
         "content": message.content,
@@ -67,12 +68,20 @@ def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, 
     if isinstance(message, MultimodalMessage):
         parts = map(object_of, json.loads(message.parts))
         images = [object_of(part["image_url"]) for part in parts if part.get("type") == "image_url"]
-        # In base64: this API has no place for the type of an image, nor for an address.
+        # Base64 only: this API supports neither media types nor URLs.
         turn["images"] = [text_of(image.get("url")).partition(",")[2] for image in images]
     if message.tool_calls:
         turn["tool_calls"] = [
-            {"function": {"name": one.name, "arguments": arguments_object(one.arguments)}} for one in message.tool_calls
+            {"function": {"name": call.name, "arguments": arguments_object(call.arguments)}}
+            for call in message.tool_calls
         ]
     if message.role == "tool":
         turn["tool_name"] = message.name or names.get(message.tool_call_id or "", "")
     return turn
+
+
+def write_thinking(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
+    """Member `think`: a switch, or a level for some models. Models that do not think reject it if enabled."""
+    if thinking.enabled is None:
+        return {}
+    return {"think": thinking.effort if thinking.enabled and thinking.effort in _LEVELS else thinking.enabled}

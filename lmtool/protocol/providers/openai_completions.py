@@ -1,6 +1,6 @@
-"""OpenAI's chat completions: requests, and answers whole and streamed; answers of its older completions as well.
+"""OpenAI's chat completions: request bodies, and events of whole and streamed answers, text completions included.
 
-Most other servers have the same API at base URLs of their own; Azure's differs in URL and key.
+Most other servers have the same API at base URLs of their own.
 """
 
 from __future__ import annotations
@@ -8,32 +8,33 @@ from __future__ import annotations
 import json
 from itertools import accumulate
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
+from lmtool.core.reasoning import SWITCHES
 from lmtool.core.tool_arguments import object_text
-from lmtool.protocol.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_events import (
+    ChoiceFinished,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    read_logprobs,
+    token_entries,
+)
 from lmtool.protocol.providers.chat_request import MultimodalMessage
-from lmtool.protocol.providers.http_request import join_url
 from lmtool.protocol.providers.json_values import list_of, object_of, text_of
-from lmtool.protocol.providers.logprobs import read_logprobs, token_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lmtool.core.types import ChatMessage
     from lmtool.protocol.providers.answer_events import AnswerEvent, ChunkToken, TextKind
-    from lmtool.protocol.providers.chat_request import ChatRequest
-    from lmtool.protocol.providers.http_request import Headers, Settings
+    from lmtool.protocol.providers.chat_request import ChatRequest, Thinking
 
-BASE_URL = "https://api.openai.com/v1"
-AZURE_API_VERSION = "2024-10-21"
-"""Where the settings name none."""
 _REASONING = ("reasoning_content", "reasoning")
-"""Where servers put what a model thinks first; OpenAI's own does not tell it."""
+"""Members in which servers send the thought; OpenAI itself does not send it."""
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
-    """The events of a chunk, or of a whole answer."""
+    """Events of a chunk, or of a whole answer."""
     for place, choice in enumerate(list_of(value.get("choices"))):
         if isinstance(choice, dict):
             yield from _choice(choice, place)
@@ -69,7 +70,7 @@ def _choice(choice: Mapping[str, object], place: int) -> Iterator[AnswerEvent]:
 def _tokens(
     choice: Mapping[str, object], message: Mapping[str, object]
 ) -> tuple[tuple[ChunkToken, ...], tuple[ChunkToken, ...]]:
-    """The tokens of thought and answer: lmtool has a list for each, vLLM one for both, with the marks between them."""
+    """Tokens of thought and answer. lmtool sends two lists; vLLM sends one, marks between them included."""
     logprobs = choice.get("logprobs")
     thought, tokens = token_entries(object_of(logprobs).get("reasoning_content")), read_logprobs(logprobs)
     texts = {kind: text for text, kind in _texts(message)}
@@ -84,13 +85,13 @@ def _tokens(
 
 
 def _texts(message: Mapping[str, object]) -> Iterator[tuple[str, TextKind]]:
-    """What was added to each kind of text, empty ones left out; a choice of a completion is its own message."""
+    """Non-empty texts of a message, each with its kind; a choice of a text completion is its own message."""
     for name in _REASONING:
         if text := text_of(message.get(name)):
             yield text, "reasoning"
             break
     content = message.get("content", message.get("text"))
-    for part in content if isinstance(content, list) else ():  # some servers answer in parts, as messages may be sent
+    for part in content if isinstance(content, list) else ():  # some servers send content parts
         if text := text_of(object_of(part).get("text")):
             yield text, "text"
     if isinstance(content, str) and content:
@@ -115,8 +116,12 @@ def _calls(message: Mapping[str, object], choice: int) -> Iterator[ToolCallDelta
 
 
 def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The body of a chat completion. A stream ends with its usage."""
-    body: dict[str, object] = {"model": model, "messages": [write_message(one) for one in chat.messages], **parameters}
+    """Body of a chat completion request. Streams are asked to end with their usage."""
+    body: dict[str, object] = {
+        "model": model,
+        "messages": [write_message(message) for message in chat.messages],
+        **parameters,
+    }
     if chat.tools:
         body["tools"] = list(chat.tools)
         body |= write_tool_choice(chat)
@@ -132,7 +137,7 @@ def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) 
 
 
 def write_message(message: ChatMessage) -> dict[str, object]:
-    """One turn; other APIs that follow OpenAI's have the same form."""
+    """One message, also for other APIs that follow OpenAI's."""
     turn: dict[str, object] = {"role": message.role, "content": message.content}
     if isinstance(message, MultimodalMessage):
         turn["content"] = json.loads(message.parts)
@@ -154,19 +159,26 @@ def write_message(message: ChatMessage) -> dict[str, object]:
 
 
 def write_tool_choice(chat: ChatRequest) -> dict[str, object]:
-    """Which tools may or must be called, where the request says."""
+    """Members `tool_choice` and `parallel_tool_calls`, if the request sets them."""
     named = {"type": "function", "function": {"name": chat.tool_name}}
     choice = {} if chat.tool_choice is None else {"tool_choice": chat.tool_choice}
     parallel = {} if chat.parallel_tool_calls is None else {"parallel_tool_calls": chat.parallel_tool_calls}
     return {**choice, **({"tool_choice": named} if chat.tool_choice == "named" else {}), **parallel}
 
 
-def azure_url(base_url: str, path: str, model: str, settings: Settings) -> str:
-    """A path of Azure's API: below the model's deployment, with the version of the API."""
-    deployment, version = quote(model, safe=""), quote(settings.api_version or AZURE_API_VERSION, safe="")
-    return f"{join_url(base_url, f'openai/deployments/{deployment}{path}')}?api-version={version}"
+def write_thinking(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
+    """Effort for OpenAI's API, which has no token budget; models that do not think reject it."""
+    effort = "none" if thinking.enabled is False else thinking.effort
+    return {} if effort is None else {"reasoning_effort": effort}
 
 
-def azure_headers(settings: Settings) -> Headers:
-    """Azure's key has a header of its own."""
-    return {} if settings.api_key is None else {"api-key": settings.api_key}
+def write_compatible_thinking(thinking: Thinking, _chat: ChatRequest, _body: Mapping[str, object]) -> dict[str, object]:
+    """Variables of chat templates, and vLLM's parameters, which other compatible servers ignore."""
+    own: dict[str, object] = {}
+    if thinking.effort is not None and thinking.enabled is not False:
+        own["reasoning_effort"] = thinking.effort
+    if thinking.budget is not None:
+        own["thinking_token_budget"] = thinking.budget
+    if thinking.enabled is not None:
+        own["chat_template_kwargs"] = dict.fromkeys(SWITCHES, thinking.enabled)
+    return own

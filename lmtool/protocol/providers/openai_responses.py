@@ -1,12 +1,18 @@
-"""Answers of OpenAI's responses, whole and streamed: items of output, of which one grows at a time."""
+"""Answers of OpenAI's Responses API: events of whole and streamed responses."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.protocol.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_events import (
+    AnswerFailed,
+    ChoiceFinished,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    token_entries,
+)
 from lmtool.protocol.providers.json_values import count_of, list_of, object_of, text_of
-from lmtool.protocol.providers.logprobs import token_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +36,7 @@ _PARTS: Mapping[str, TextKind] = {
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
-    """The events of a streamed event, by its type, or of a whole response."""
+    """Answer events of one streamed event, by its type, or of a whole response."""
     kind = text_of(value.get("type"))
     if kind in _DELTAS:
         yield TextDelta(0, text_of(value.get("delta")), token_entries(value.get("logprobs")), _DELTAS[kind])
@@ -42,8 +48,8 @@ def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
             yield ToolCallDelta(0, _place(value), _call_id(item), text_of(item["name"]))
     elif kind in _ENDINGS:
         response = object_of(value.get("response"))
-        failed = AnswerFailed.of(response)
-        yield from [failed] if failed else _ending(response)
+        failure = AnswerFailed.of(response)
+        yield from [failure] if failure else _ending(response)
     elif kind == "error" and "error" not in value:
         yield AnswerFailed(
             text_of(value.get("message")) or "the server sent an error", text_of(value.get("code")) or None

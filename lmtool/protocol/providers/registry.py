@@ -1,17 +1,18 @@
-"""Every provider by the name that configurations have for it."""
+"""Table of providers by their names in configurations."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from lmtool.core.errors import RequestError
-from lmtool.protocol.providers import anthropic_messages, cohere_v1, cohere_v2, ollama, openai_completions, thinking
-from lmtool.protocol.providers.provider import ALL_FEATURES, Provider
+from lmtool.protocol.providers import anthropic_messages, cohere, ollama, openai_completions
+from lmtool.protocol.providers.provider import ALL_FEATURES, Provider, join_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.protocol.providers.http_request import Settings
+    from lmtool.protocol.providers.provider import Headers, Settings
 
 _SAMPLING = {"temperature": "temperature", "topP": "top_p", "seed": "seed"}
 _PENALTIES = {"presencePenalty": "presence_penalty", "frequencyPenalty": "frequency_penalty"}
@@ -27,10 +28,33 @@ _COHERE = {
 }
 _COMPATIBLE = {"maxTokens": "max_tokens", "topK": "top_k", "minP": "min_p", "repetitionPenalty": "repetition_penalty"}
 
+_ANTHROPIC_VERSION = "2023-06-01"
+"""Value of `anthropic-version` if the settings have none."""
+_AZURE_API_VERSION = "2024-10-21"
+"""Value of `api-version` if the settings have none."""
+
+
+def _azure_url(base_url: str, path: str, model: str, settings: Settings) -> str:
+    """URL of a path of Azure's API: below the model's deployment, with the version of the API."""
+    deployment, version = quote(model, safe=""), quote(settings.api_version or _AZURE_API_VERSION, safe="")
+    return f"{join_url(base_url, f'openai/deployments/{deployment}{path}')}?api-version={version}"
+
+
+def _azure_headers(settings: Settings) -> Headers:
+    """Headers with Azure's key."""
+    return {} if settings.api_key is None else {"api-key": settings.api_key}
+
+
+def _anthropic_headers(settings: Settings) -> Headers:
+    """Headers with Anthropic's key and the version of the API."""
+    key = {} if settings.api_key is None else {"x-api-key": settings.api_key}
+    return {"anthropic-version": settings.api_version or _ANTHROPIC_VERSION, **key}
+
+
 OPENAI = Provider(
     name="openai",
     api="chat",
-    base_url=openai_completions.BASE_URL,
+    base_url="https://api.openai.com/v1",
     chat_path="/chat/completions",
     write_chat=openai_completions.write_chat,
     parameters={**_OPENAI, "maxTokens": "max_completion_tokens"},
@@ -40,8 +64,8 @@ OPENAI = Provider(
         | {"response_format", "parallel_tool_calls", "logprobs", "top_logprobs"}
     ),
     features=ALL_FEATURES,
-    write_thinking=thinking.write_openai,
-    write_compatible_thinking=thinking.write_compatible,
+    write_thinking=openai_completions.write_thinking,
+    write_compatible_thinking=openai_completions.write_compatible_thinking,
     key_required=False,
 )
 AZURE = Provider(
@@ -53,10 +77,10 @@ AZURE = Provider(
     parameters={**_OPENAI, "maxTokens": "max_tokens"},
     own_parameters=OPENAI.own_parameters | {"max_completion_tokens"},
     features=ALL_FEATURES,
-    write_thinking=thinking.write_openai,
-    write_compatible_thinking=thinking.write_openai,
-    authorize=openai_completions.azure_headers,
-    locate=openai_completions.azure_url,
+    write_thinking=openai_completions.write_thinking,
+    write_compatible_thinking=openai_completions.write_thinking,
+    authorize=_azure_headers,
+    locate=_azure_url,
 )
 ANTHROPIC = Provider(
     name="anthropic",
@@ -75,17 +99,17 @@ ANTHROPIC = Provider(
     features=frozenset({"tools", "tool_choice", "response_format", "images", "image_urls"}),
     prefill="last_message",
     trims_prefill=True,
-    write_thinking=thinking.write_anthropic,
-    write_compatible_thinking=thinking.write_anthropic,
+    write_thinking=anthropic_messages.write_thinking,
+    write_compatible_thinking=anthropic_messages.write_thinking,
     ranges="anthropic",
-    authorize=anthropic_messages.write_headers,
+    authorize=_anthropic_headers,
 )
 COHERE_V1 = Provider(
     name="cohere",
     api="cohere_v1",
     base_url="https://api.cohere.com/v1",
     chat_path="/chat",
-    write_chat=cohere_v1.write_chat,
+    write_chat=cohere.write_chat_v1,
     parameters=_COHERE,
     own_parameters=frozenset(
         {"preamble", "conversation_id", "prompt_truncation", "connectors", "search_queries_only", "documents"}
@@ -98,14 +122,14 @@ COHERE_V2 = Provider(
     api="cohere_v2",
     base_url="https://api.cohere.com/v2",
     chat_path="/chat",
-    write_chat=cohere_v2.write_chat,
+    write_chat=cohere.write_chat_v2,
     parameters=_COHERE,
     own_parameters=frozenset(
         {"documents", "citation_options", "safety_mode", "strict_tools", "thinking", "priority", "preamble"},
     ),
     features=frozenset({"tools", "tool_choice", "response_format", "logprobs", "images", "image_urls"}),
-    write_thinking=thinking.write_cohere,
-    write_compatible_thinking=thinking.write_cohere,
+    write_thinking=cohere.write_thinking_v2,
+    write_compatible_thinking=cohere.write_thinking_v2,
 )
 OLLAMA = Provider(
     name="ollama",
@@ -128,14 +152,16 @@ OLLAMA = Provider(
         | {"low_vram", "keep_alive", "think"}
     ),
     features=frozenset({"tools", "response_format", "logprobs", "top_logprobs", "images"}),
-    write_thinking=thinking.write_ollama,
-    write_compatible_thinking=thinking.write_ollama,
+    write_thinking=ollama.write_thinking,
+    write_compatible_thinking=ollama.write_thinking,
     prefill="last_message",
     key_required=False,
 )
 
-PROVIDERS: Mapping[str, Provider] = {one.name: one for one in (OPENAI, AZURE, ANTHROPIC, COHERE_V2, OLLAMA)}
-"""By name; of Cohere's two versions the newer one, see `provider_for`."""
+PROVIDERS: Mapping[str, Provider] = {
+    provider.name: provider for provider in (OPENAI, AZURE, ANTHROPIC, COHERE_V2, OLLAMA)
+}
+"""Providers by name; `cohere` is version 2, see `provider_for`."""
 _INSTEAD: Mapping[str, str] = {
     "octoml": "OctoAI has closed; write openai with the base_url of another service",
     "bedrock": "write litellm with model bedrock/NAME (extra litellm), or openai with Bedrock's own base_url",
@@ -143,7 +169,7 @@ _INSTEAD: Mapping[str, str] = {
 
 
 def provider_for(name: str, settings: Settings) -> Provider:
-    """The provider with this name; Cohere's version is that of its `base_url` or `api_version`, 2 where neither says.
+    """The provider with this name; Cohere's version follows from `api_version` or `base_url` and defaults to 2.
 
     Raises `RequestError` for an unknown name.
     """

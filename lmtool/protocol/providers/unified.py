@@ -1,10 +1,9 @@
-"""Answers of the unified API (GEP-0002), as a gateway of ours writes them: whole, and the pieces of streams."""
+"""Answers of the unified API (GEP-0002), as the gateway writes them: events of whole and streamed answers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.core.seam import Seam
 from lmtool.protocol.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage
 from lmtool.protocol.providers.json_values import count_of, list_of, object_of, text_of
 
@@ -14,24 +13,19 @@ if TYPE_CHECKING:
     from lmtool.protocol.providers.answer_events import AnswerEvent
 
 ATTEMPTS = "x-lmtool-attempts"
-"""The header in which a gateway names every call of a member for a request: `main timeout 1200ms, backup ok 86ms`."""
+"""Header with all attempts at pool members for a request: `main timeout 1200ms, backup ok 86ms`."""
 MEMBER = "member"
-"""What the identity of an answer calls the member of the pool that gave it."""
+"""Name under which the ids of an answer contain the pool member that answered."""
 
 
 def attempts_line(attempts: object) -> str:
     """A list of attempts in the form of the header `ATTEMPTS`."""
     calls = map(object_of, list_of(attempts))
-    return ", ".join(f"{each.get('model')} {each.get('outcome')} {each.get('ms')}ms" for each in calls)
-
-
-def read_seam(value: Mapping[str, object]) -> Seam | None:
-    """Where another member of the pool went on, in the first event behind that, in any of the gateway's APIs."""
-    return Seam.read(value.get("seam"))
+    return ", ".join(f"{call.get('model')} {call.get('outcome')} {call.get('ms')}ms" for call in calls)
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
-    """The events of a whole answer, or of a piece of a stream."""
+    """Events of a whole answer, or of one piece of a stream."""
     answer = object_of(value.get("provider_response"))
     if not answer:
         if "attempts" in value:

@@ -11,9 +11,9 @@ import anthropic
 import pytest
 
 from lmtool.gateway.pools.cache import StoredAnswer
-from lmtool.protocol.http.anthropic.thinking_blocks import own_signature
+from lmtool.protocol.http.anthropic.requests import own_signature
+from lmtool.protocol.providers.answer_events import ChatAnswer
 from lmtool.protocol.providers.anthropic_messages import read
-from lmtool.protocol.providers.chat_answer import ChatAnswer
 from tests.fake_upstream import Behaviour, FakeUpstream
 from tests.gateway.pools.running import Gateway, gateway, member, pool
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmtool.core.types import TokenOutput, ToolCall, Usage
 from lmtool.protocol.http.answers import Answer
-from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
 
 
 def said(answer: Answer, *texts: str, ended: str = "stop") -> None:
@@ -29,7 +29,7 @@ def test_calls() -> None:
         said(answer, text, text, ended=ended)
         assert answer.finish_reason == reason
         first, second = answer.calls
-        assert first.whole == ToolCall(first.id, "f", "{}")
+        assert first == ToolCall(first.id, "f", "{}")
         assert len(first.id) == 9
         assert first.id != second.id
 

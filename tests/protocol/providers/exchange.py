@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from lmtool.core.outcomes import Outcome
-from lmtool.protocol.providers.chat_answer import ChatAnswer
+from lmtool.protocol.providers.answer_events import ChatAnswer
 from lmtool.protocol.providers.outcomes import RESET, outcome_of_answer, outcome_of_status
 from lmtool.protocol.providers.registry import provider_for
 
 if TYPE_CHECKING:
     from lmtool.protocol.providers.answer_reader import AnswerReader
     from lmtool.protocol.providers.chat_request import ChatRequest
-    from lmtool.protocol.providers.http_request import Settings
+    from lmtool.protocol.providers.provider import Settings
 
 NOW = 1792567680.0
 """Wed, 21 Oct 2026 07:28:00 GMT."""

@@ -6,7 +6,7 @@ import pytest
 
 from lmtool.core.errors import RequestError
 from lmtool.core.types import ChatMessage, ToolCall
-from lmtool.protocol.providers import cohere_v1, cohere_v2
+from lmtool.protocol.providers import cohere
 from lmtool.protocol.providers.answer_events import (
     AnswerFailed,
     ChoiceFinished,
@@ -76,7 +76,7 @@ def test_a_conversation_in_version_1(
     messages: tuple[ChatMessage, ...], parameters: dict[str, object], expected: dict[str, object]
 ) -> None:
     """The last user's turn or the answers of tools stand alone; no system turn is lost."""
-    body = cohere_v1.write_chat(ChatRequest(messages), "m", parameters)
+    body = cohere.write_chat_v1(ChatRequest(messages), "m", parameters)
     assert body == {"model": "m", "stream": False, **expected}
 
 
@@ -91,18 +91,18 @@ def test_a_conversation_in_version_1(
 def test_what_version_1_cannot_express(messages: tuple[ChatMessage, ...], said: str) -> None:
     """It is refused before anything is sent."""
     with pytest.raises(RequestError, match=said):
-        cohere_v1.write_chat(ChatRequest(messages), "m", {})
+        cohere.write_chat_v1(ChatRequest(messages), "m", {})
 
 
 def test_what_version_2_cannot_express() -> None:
     """A tool cannot be demanded by name; developers and preambles are systems."""
     tool = {"type": "function", "function": {"name": "f"}}
     with pytest.raises(RequestError, match="required"):
-        cohere_v2.write_chat(ChatRequest((USER,), tools=(tool,), tool_choice="named", tool_name="f"), "m", {})
-    body = cohere_v2.write_chat(ChatRequest((ChatMessage("developer", "A"), USER)), "m", {})
+        cohere.write_chat_v2(ChatRequest((USER,), tools=(tool,), tool_choice="named", tool_name="f"), "m", {})
+    body = cohere.write_chat_v2(ChatRequest((ChatMessage("developer", "A"), USER)), "m", {})
     turns = [{"role": "system", "content": "A"}, {"role": "user", "content": "Weather?"}]
     assert body["messages"] == turns
-    body = cohere_v2.write_chat(ChatRequest((USER,)), "m", {"preamble": "A", "k": 1})
+    body = cohere.write_chat_v2(ChatRequest((USER,)), "m", {"preamble": "A", "k": 1})
     assert body == {"model": "m", "messages": turns, "k": 1, "stream": False}
 
 
@@ -111,9 +111,9 @@ def test_forms_of_the_text() -> None:
     form = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
     chat = ChatRequest((USER,), response_format=form)
     expected = {"type": "json_object", "schema": {"type": "object"}}
-    assert cohere_v1.write_chat(chat, "m", {})["response_format"] == expected
+    assert cohere.write_chat_v1(chat, "m", {})["response_format"] == expected
     plain = {"type": "json_object"}
-    assert cohere_v2.write_chat(ChatRequest((USER,), response_format=plain), "m", {})["response_format"] == plain
+    assert cohere.write_chat_v2(ChatRequest((USER,), response_format=plain), "m", {})["response_format"] == plain
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_forms_of_the_text() -> None:
 )
 def test_answers_of_version_2(value: dict[str, object], expected: list[object]) -> None:
     """Plans and thoughts are reasoning; pieces of one token have its logprob; errors and timeouts are failures."""
-    assert list(cohere_v2.read(value)) == expected
+    assert list(cohere.read_v2(value)) == expected
 
 
 @pytest.mark.parametrize(
@@ -198,4 +198,4 @@ def test_answers_of_version_2(value: dict[str, object], expected: list[object]) 
 )  # fmt: skip
 def test_answers_of_version_1(value: dict[str, object], expected: list[object]) -> None:
     """A stream's end repeats the text, which is not read again; calls come once; counts fall back to the billed."""
-    assert list(cohere_v1.read(value)) == expected
+    assert list(cohere.read_v1(value)) == expected

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from lmtool.protocol.providers.chat_request import UNIFIED_PARAMETERS
-from lmtool.protocol.providers.embeddings import has_embeddings
+from lmtool.protocol.providers.embeddings_and_speech import has_embeddings, has_speech
 from lmtool.protocol.providers.provider import Provider
 from lmtool.protocol.providers.registry import ANTHROPIC, AZURE, COHERE_V1, COHERE_V2, OLLAMA, OPENAI
-from lmtool.protocol.providers.speech import has_speech
 
 PAGE = Path(__file__).parent.parent.parent.parent / "lmtool/docs/gateway.md"
 COLUMNS = (OPENAI, AZURE, ANTHROPIC, COHERE_V1, COHERE_V2, OLLAMA)

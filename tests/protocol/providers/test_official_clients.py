@@ -17,7 +17,7 @@ from lmtool.core.types import ChatMessage, ToolCall
 from lmtool.net.access.secret import Secret
 from lmtool.protocol.providers.answer_events import TokenUsage
 from lmtool.protocol.providers.chat_request import ChatRequest
-from lmtool.protocol.providers.http_request import Settings
+from lmtool.protocol.providers.provider import Settings
 from lmtool.protocol.providers.registry import provider_for
 from tests.fake_answers import CALL, Words
 from tests.fake_upstream import STRANGE, Behaviour, FakeUpstream

@@ -11,7 +11,6 @@ from lmtool.core.types import ChatMessage
 from lmtool.net.access.secret import Secret
 from lmtool.protocol.providers.answer_events import AnswerFailed
 from lmtool.protocol.providers.chat_request import ChatRequest
-from lmtool.protocol.providers.http_request import Settings
 from lmtool.protocol.providers.outcomes import (
     CONTEXT_TOO_LONG,
     EMPTY,
@@ -22,6 +21,7 @@ from lmtool.protocol.providers.outcomes import (
     outcome_of_status,
     retry_after,
 )
+from lmtool.protocol.providers.provider import Settings
 from tests.fake_upstream import BAD, FakeUpstream
 from tests.protocol.providers.exchange import NOW, exchange
 

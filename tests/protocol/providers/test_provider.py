@@ -11,7 +11,7 @@ from lmtool.core.errors import RequestError
 from lmtool.core.types import ChatMessage
 from lmtool.net.access.secret import Secret
 from lmtool.protocol.providers.chat_request import UNIFIED_PARAMETERS, ChatRequest
-from lmtool.protocol.providers.http_request import Settings
+from lmtool.protocol.providers.provider import Settings
 from lmtool.protocol.providers.registry import PROVIDERS, provider_for
 
 HELLO = ChatRequest((ChatMessage("user", "Hello there"),))

@@ -9,7 +9,7 @@ import pytest
 
 from lmtool.core.types import ChatMessage, ToolCall
 from lmtool.protocol.providers.chat_request import ChatRequest, Thinking
-from lmtool.protocol.providers.http_request import Settings
+from lmtool.protocol.providers.provider import Settings
 from lmtool.protocol.providers.registry import provider_for
 
 ASKED = (ChatMessage("user", "Hello"),)

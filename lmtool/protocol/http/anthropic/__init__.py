@@ -1,1 +1,1 @@
-"""Anthropic's Messages API: requests, events, errors."""
+"""Anthropic's Messages API: requests, routes, and the messages and events of answers."""

@@ -1,30 +1,74 @@
-"""What a request to `/v1/messages` asks for, read from its JSON."""
+"""Requests to `/v1/messages`: fields, conversation, and the blocks of thoughts that clients send back."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
+from lmtool.core.reasoning import SignedThought, ThoughtSignature
 from lmtool.core.sampling_parameters import NUMERIC_PARAMETERS
 from lmtool.core.signed_message import SignedMessage
 from lmtool.core.types import ChatMessage, ChatPrompt, SamplingParams, ToolCall
 from lmtool.protocol.http import requests
-from lmtool.protocol.http.anthropic.thinking_blocks import KINDS, signed_thought
 from lmtool.protocol.http.decoding import Body, Part, check_size, decode, refuse, wrong
-from lmtool.protocol.http.openai.chat import text_of
-from lmtool.protocol.http.reasoning import Budget, Effort, Thinking, ThoughtOptions
-from lmtool.protocol.http.requests import MAX_MESSAGES, CacheSalt, Deadline, TokenIds
+from lmtool.protocol.http.openai.requests import text_of
+from lmtool.protocol.http.requests import (
+    MAX_MESSAGES,
+    Budget,
+    CacheSalt,
+    Deadline,
+    Effort,
+    Thinking,
+    ThoughtOptions,
+    TokenIds,
+)
 from lmtool.protocol.http.tools.definitions import MAX_TOOLS, Tool, ToolName, tool_use, without_foreign_tools
 from lmtool.protocol.http.unsupported import MESSAGES, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from lmtool.core.reasoning import SignedThought
     from lmtool.core.types import Constraint, Prompt
     from lmtool.protocol.http.tools.definitions import Mode
+
+
+THINKING, REDACTED = "thinking", "redacted_thinking"
+KINDS = frozenset({THINKING, REDACTED})
+"""Types of thinking blocks; a redacted block has no readable text."""
+
+
+def own_signature(text: str) -> str:
+    """Signature for an unsigned thought: clients reject a thought without one. It is never verified."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def signed_thought(block: Mapping[str, object]) -> SignedThought | None:
+    """The signed thought in a block, to be sent back to its API; None if no other API signed it."""
+    if block.get("type") == REDACTED:
+        data = block.get("data")
+        return SignedThought("", ThoughtSignature(data, is_redacted=True)) if isinstance(data, str) and data else None
+    text, signature = block.get("thinking"), block.get("signature")
+    if not isinstance(text, str) or not isinstance(signature, str) or signature in ("", own_signature(text)):
+        return None
+    return SignedThought(text, ThoughtSignature(signature))
+
+
+def block_of(part: SignedThought) -> dict[str, Any]:
+    """Block for a signed thought."""
+    if part.signature.is_redacted:
+        return {"type": REDACTED, "data": part.signature.value}
+    return {"type": THINKING, "thinking": part.text, "signature": part.signature.value}
+
+
+def blocks_of(reasoning: str, signed_thoughts: Sequence[SignedThought]) -> Iterator[dict[str, Any]]:
+    """Blocks for a whole thought: its signed parts, then the rest."""
+    yield from map(block_of, signed_thoughts)
+    if rest := reasoning[sum(len(part.text) for part in signed_thoughts) :]:
+        yield block_of(SignedThought(rest, ThoughtSignature(own_signature(rest))))
+
 
 _RANGES = {name: parameter.anthropic.meta for name, parameter in NUMERIC_PARAMETERS.items()}
 _Stops = Annotated[
@@ -33,7 +77,7 @@ _Stops = Annotated[
 
 
 class AnthropicTool(Part):
-    """A tool."""
+    """A tool in Anthropic's form."""
 
     name: ToolName
     description: str | None = None
@@ -47,7 +91,7 @@ class AnthropicTool(Part):
 
 
 class AnthropicToolChoice(Part):
-    """Which tool is to be called."""
+    """Whether the model may or must call a tool, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -55,37 +99,37 @@ class AnthropicToolChoice(Part):
 
 
 class AnthropicMessage(Part):
-    """One message: a text, or blocks of texts, of calls (assistant) or of what tools answered (user)."""
+    """One message: text, or blocks of text, tool calls (assistant) and tool results (user)."""
 
     role: Literal["user", "assistant", "system"]
-    """Of a system turn the text alone is read, wherever it stands."""
+    """A system message may have text only; it may occur anywhere."""
     content: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]
     token_ids: TokenIds | None = None
-    """The exact ids of an assistant's turn, in place of its text and calls."""
+    """Exact token ids of an assistant message, in place of its text and calls."""
 
 
 class OutputFormat(Part):
-    """The form of an answer's text."""
+    """Format of an answer's text."""
 
     type: Annotated[Literal["json_schema"], Meta(description="json_schema")]
     schema: dict[str, Any] | None = None
 
 
 class OutputConfig(Part):
-    """What the answer must be like, and how much to think before it."""
+    """Format of the answer, and thinking effort."""
 
     format: OutputFormat | None = None
     effort: Effort | None = None
 
 
 class MessagesRequest(Body, kw_only=True):
-    """A request to `/v1/messages`, or to count its tokens."""
+    """A request to `/v1/messages` or `/v1/messages/count_tokens`."""
 
     unsupported: ClassVar[Table] = MESSAGES
 
     messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     prompt_token_ids: TokenIds | None = None
-    """The prompt as it is, in place of messages and system."""
+    """Exact token ids of the prompt, in place of messages and system."""
     system: str | list[dict[str, Any]] | None = None
     max_tokens: Annotated[int, _RANGES["max_tokens"]] | None = None
     temperature: Annotated[float, _RANGES["temperature"]] | None = None
@@ -99,14 +143,14 @@ class MessagesRequest(Body, kw_only=True):
     tool_choice: AnthropicToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    """As in `output_config`, in an older form."""
+    """Older form of `output_config.format`."""
     return_token_ids: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     deadline: Deadline | None = None
     cache_salt: CacheSalt | None = None
 
     def thoughts(self) -> ThoughtOptions:
-        """What it says of thoughts. Raises `ApiError`."""
+        """Options about thinking. Raises `ApiError`."""
         effort = None if self.output_config is None else self.output_config.effort
         return ThoughtOptions.of(self.thinking, self.thinking_token_budget, effort, effort_name="output_config.effort")
 
@@ -115,9 +159,9 @@ _MODES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "tool": "named"
 
 
 def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
-    """The call of a request; to count its tokens, none but the conversation is needed. Raises `ApiError`."""
-    known, warnings = without_foreign_tools(body, "custom")
-    request = decode(MessagesRequest, known)
+    """Parse a request. counting: whether only to count its tokens, so `max_tokens` is optional. Raises `ApiError`."""
+    own_body, warnings = without_foreign_tools(body, "custom")
+    request = decode(MessagesRequest, own_body)
     if request.max_tokens is None and not counting:
         refuse("max_tokens", "max_tokens is missing; expected the most tokens of the answer")
     for name in ("tools", "chat_template_kwargs"):
@@ -152,7 +196,7 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
 
 
 def _prompt(request: MessagesRequest) -> Prompt:
-    """The conversation, or the ids in its place. Raises `ApiError`."""
+    """The conversation, or `prompt_token_ids`. Raises `ApiError`."""
     if request.prompt_token_ids is not None:
         return requests.prompt_ids(request, ("messages", "system"))
     if request.messages is None:
@@ -169,7 +213,7 @@ def _prompt(request: MessagesRequest) -> Prompt:
 
 
 def _constraint(request: MessagesRequest) -> Constraint | None:
-    """What the answer's text must match. Raises `ApiError`."""
+    """Constraint on the answer's text. Raises `ApiError`."""
     config = None if request.output_config is None else request.output_config.format
     forms = {"output_config.format": config, "output_format": request.output_format}
     spellings: dict[str, object] = {}
@@ -193,7 +237,7 @@ def _turns(messages: Sequence[AnthropicMessage]) -> list[ChatMessage]:
 
 
 def _turns_of(place: str, role: str, blocks: Sequence[dict[str, Any]]) -> list[ChatMessage]:
-    """The turns of one message: results of tools are turns of their own, before what the user says beside them."""
+    """Messages for one request message: tool results become messages of their own, before the user's text."""
     texts, calls, results, thoughts = [], [], [], []
     signed: list[SignedThought] = []
     for block in blocks:
@@ -207,7 +251,8 @@ def _turns_of(place: str, role: str, blocks: Sequence[dict[str, Any]]) -> list[C
         elif role == "assistant":
             thought = block.get("thinking")
             thoughts.append(thought if isinstance(thought, str) else "")
-            signed += [one] if (one := signed_thought(block)) else []
+            if (signed_part := signed_thought(block)) is not None:
+                signed.append(signed_part)
     turn = ChatMessage(role, "".join(texts), tuple(calls), reasoning="".join(thoughts))
     turn = SignedMessage.of(turn, signed)
     message = [] if results and not texts else [turn]

@@ -1,1 +1,1 @@
-"""OpenAI's chat completions and text completions: objects and events of their replies."""
+"""OpenAI's chat completions and text completions: requests, and whole and streamed replies."""

@@ -1,7 +1,8 @@
-"""Answers in the form of OpenAI's API: whole ones, and the pieces of streamed ones."""
+"""Completions of chats and texts in OpenAI's form, whole and streamed, with their logprobs."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -9,19 +10,22 @@ from lmtool.core.logprobs.distribution import ranks_of
 from lmtool.core.types import NamedToken
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from lmtool.core.interfaces import Tokenizer
     from lmtool.core.types import TokenOutput, Usage
     from lmtool.protocol.http.answers import Answer
-    from lmtool.protocol.http.tools.deltas import Delta
+    from lmtool.protocol.http.generation import Generation
+    from lmtool.protocol.http.http import Event
+    from lmtool.protocol.http.tools.feed import Delta
+
 
 Route: TypeAlias = Literal["chat", "text"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What all parts of an answer have in common."""
+    """Writes the answer to one request: whole, or as chunks of a stream."""
 
     route: Route
     id: str
@@ -29,14 +33,14 @@ class Reply:
     """Seconds since 1970."""
     model: str
     prompt_ids: Sequence[Sequence[int]] | None = None
-    """The ids of each prompt, where the request asks for those of prompt and answer."""
+    """Token ids of each prompt, if requested."""
     n: int = 1
-    """Answers to each prompt."""
+    """Answers per prompt."""
     tokens_as_ids: bool = False
-    """Whether logprobs name a token by its id."""
+    """Whether logprobs show token ids in place of texts."""
 
     def whole(self, choices: Sequence[Answer], usage: Usage, tokenizer: Tokenizer | None) -> dict[str, Any]:
-        """An answer in one piece. tokenizer: needed where there are logprobs."""
+        """A whole answer. tokenizer: required for logprobs."""
         kind = "chat.completion" if self.route == "chat" else "text_completion"
         warnings = [warning for choice in choices for warning in choice.warnings]
         reply = self._head(kind) | {
@@ -49,27 +53,26 @@ class Reply:
         return reply
 
     def start(self, index: int) -> dict[str, Any]:
-        """The first piece of a streamed answer: who speaks, and the prompt's ids where they are requested."""
+        """First chunk of a streamed answer: the role, and the prompt's ids if requested."""
         if self.route == "text":
             return self._chunk(index, {"text": "", **self._prompt_field(index)}, None, None)
         chunk = self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None, None)
         return chunk | ({} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids[0]})
 
     def _prompt_field(self, index: int) -> dict[str, object]:
-        """A choice's own member of text completions, which may have several prompts."""
+        """Prompt ids of a choice of a text completion, which may have several prompts."""
         return {} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids[index // self.n]}
 
     def echo(self, index: int, text: str, logprobs: object) -> dict[str, Any]:
-        """The first piece of a streamed text that begins with its prompt."""
+        """First chunk of a streamed text that repeats its prompt."""
         return self._chunk(index, {"text": text}, logprobs, None)
 
     def chunks(
         self, answer: Answer, deltas: Sequence[Delta], logprobs: object, token_ids: Sequence[int] = ()
     ) -> list[dict[str, Any]]:
-        """The chunks of a streamed answer for what was added, none for nothing; the last one says how it ended.
+        """Chunks for additions to a streamed answer; the last chunk has the finish reason.
 
-        logprobs: of the tokens since the last chunk, in the route's form, or None. token_ids: these tokens, where they
-        are requested.
+        logprobs: those of the new tokens in the route's form, or None. token_ids: ids of the new tokens, if requested.
         """
         contents = [self._content(answer, delta) for delta in deltas]
         reason = answer.finish_reason
@@ -103,7 +106,7 @@ class Reply:
         return {"delta": {"tool_calls": [call]}}
 
     def usage(self, usage: Usage) -> dict[str, Any]:
-        """The piece behind the last one, that counts tokens."""
+        """Chunk with token counts, after the last chunk of text."""
         return self._head(self._kind) | {"choices": [], "usage": usage_object(usage)}
 
     @property
@@ -170,11 +173,11 @@ def usage_object(usage: Usage) -> dict[str, object]:
 def answer_logprobs(
     answer: Answer, outputs: Sequence[TokenOutput], tokenizer: Tokenizer | None, *, as_ids: bool = False
 ) -> dict[str, Any]:
-    """Logprobs of a chat's answer: those of the thought, where it is shown, stand apart, as DeepSeek's API has them."""
+    """Logprobs of a chat answer, those of a visible thought in a separate list, as in DeepSeek's API."""
     limit = answer.logprobs or 0
-    said = [output for output in outputs if output.reasoning is None]
-    logprobs = chat_logprobs(said, tokenizer, limit, as_ids=as_ids)
-    if len(said) == len(outputs) or not answer.shows_reasoning:
+    visible = [output for output in outputs if output.reasoning is None]
+    logprobs = chat_logprobs(visible, tokenizer, limit, as_ids=as_ids)
+    if len(visible) == len(outputs) or not answer.shows_reasoning:
         return logprobs
     thought = [output for output in outputs if output.reasoning is not None]
     return logprobs | {"reasoning_content": chat_logprobs(thought, tokenizer, limit, as_ids=as_ids)["content"]}
@@ -183,9 +186,9 @@ def answer_logprobs(
 def chat_logprobs(
     outputs: Sequence[TokenOutput], tokenizer: Tokenizer | None, limit: int, *, as_ids: bool = False
 ) -> dict[str, Any]:
-    """Logprobs as chat completions have them: an entry a token, with its bytes, which may be part of a character.
+    """Logprobs in the form of chat completions: one entry per token, with its bytes (maybe part of a character).
 
-    tokenizer: None where the model names its tokens itself. as_ids: whether a token is named by its id.
+    tokenizer: None if the model sends token texts itself. as_ids: whether to show ids in place of texts.
     """
     if as_ids and tokenizer is not None:
         return {"content": [_by_ids(output, tokenizer, limit) for output in outputs], "refusal": None}
@@ -199,7 +202,7 @@ def chat_logprobs(
 
 
 def _by_ids(output: TokenOutput, tokenizer: Tokenizer, limit: int) -> dict[str, object]:
-    """The entry of a token that is named by its id."""
+    """Entry of a token that is shown as its id."""
     assert output.token is not None, "a model with a tokenizer gives ids"
     pairs = [(output.token, output.logprob), *(output.top_logprobs or ())[:limit]]
     own, *top = (_spelt(_bytes(token, tokenizer), logprob) | {"token": _id_name(token)} for token, logprob in pairs)
@@ -207,12 +210,12 @@ def _by_ids(output: TokenOutput, tokenizer: Tokenizer, limit: int) -> dict[str, 
 
 
 def _id_name(token: int) -> str:
-    """A token's id in the place of its text, as vLLM has it."""
+    """A token's id in place of its text, in vLLM's form."""
     return f"token_id:{token}"
 
 
 def _named(output: TokenOutput, tokenizer: Tokenizer | None, limit: int) -> Sequence[NamedToken]:
-    """The tokens of an output by their bytes."""
+    """Tokens of an output with their bytes."""
     if output.token is None or tokenizer is None:
         return output.named_tokens
     best = (output.top_logprobs or ())[:limit]
@@ -221,7 +224,7 @@ def _named(output: TokenOutput, tokenizer: Tokenizer | None, limit: int) -> Sequ
 
 
 def _bytes(token: int, tokenizer: Tokenizer) -> bytes:
-    """What a token adds to a text, or what it is called where it adds nothing, such as `<|endoftext|>`."""
+    """Bytes that a token adds to the text, or its name if it adds none, such as `<|endoftext|>`."""
     return tokenizer.piece(token) or (tokenizer.token(token) or "").encode()
 
 
@@ -232,11 +235,10 @@ def _spelt(spelling: bytes, logprob: float | None) -> dict[str, object]:
 def text_logprobs(
     outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: int, offset: int = 0, *, as_ids: bool = False
 ) -> dict[str, Any]:
-    """Logprobs as completions have them: four lists, an entry a token. offset: characters before the first one.
+    """Logprobs in the form of completions: four lists with one entry per token. offset: characters before the first.
 
-    as_ids: whether a token is named by its id; offsets are those of the text all the same.
-
-    The first token of an echoed prompt comes behind nothing: its `logprob` None is `null`.
+    as_ids: whether to show ids in place of texts; offsets still refer to the text. The first token of an echoed prompt
+    has no context, so its logprob is null.
     """
     tokens: list[str] = []
     tops: list[dict[str, float] | None] = []
@@ -257,29 +259,27 @@ def text_logprobs(
 
 
 def text_length(outputs: Sequence[TokenOutput], tokenizer: Tokenizer) -> int:
-    """How far the offset of what follows these tokens is behind theirs, in characters."""
+    """Number of characters of these tokens, as counted in `text_offset`."""
     return sum(len(_spelling(output.token, tokenizer)) for output in outputs if output.token is not None)
 
 
 def _best(output: TokenOutput, tokenizer: Tokenizer, limit: int, *, as_ids: bool) -> dict[str, float] | None:
-    """The best tokens by their texts, and the chosen one, which may be one more."""
+    """Logprobs of the most likely tokens and the chosen one, by text."""
     if output.logprob is None or output.token is None or not limit:
         return None
     best = dict((output.top_logprobs or ())[:limit])
     best.setdefault(output.token, output.logprob)
     by_text: dict[str, float] = {}
     for token, logprob in best.items():
-        by_text.setdefault(
-            _id_name(token) if as_ids else _spelling(token, tokenizer), logprob
-        )  # of two tokens of one text the better one
+        # Of two tokens with the same text, the more likely one is kept.
+        by_text.setdefault(_id_name(token) if as_ids else _spelling(token, tokenizer), logprob)
     return by_text
 
 
 def prompt_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: int) -> list[dict[str, Any] | None]:
-    """Logprobs of a prompt as vLLM has them: by token id, the chosen one among the best; null for the first one.
+    """Logprobs of a prompt in vLLM's form: by token id, including the chosen token; null for the first token.
 
-    `rank` counts from 1, equally likely tokens share the better one; it is null for a token that is not among the best
-    that were asked for.
+    `rank` counts from 1; equally likely tokens share a rank. It is null for a chosen token outside the requested ones.
     """
     entries: list[dict[str, Any] | None] = []
     for output in outputs:
@@ -288,7 +288,7 @@ def prompt_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit:
             continue
         best = (output.top_logprobs or ())[:limit]
         ranks = ranks_of([logprob for _, logprob in best])
-        ranked: list[tuple[int, float, int | None]] = [(*one, rank) for one, rank in zip(best, ranks, strict=True)]
+        ranked: list[tuple[int, float, int | None]] = [(*pair, rank) for pair, rank in zip(best, ranks, strict=True)]
         if output.token not in {token for token, _ in best}:
             ranked.append((output.token, output.logprob, None))
         entries.append(
@@ -306,3 +306,85 @@ def _spelling(token: int, tokenizer: Tokenizer) -> str:
         return spelling.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)
+
+
+async def whole(generation: Generation, reply: Reply) -> dict[str, Any]:
+    """Generate the answer and return it whole. Raises `ApiError`."""
+    call, tokenizer = generation.call, generation.served.tokenizer
+    echoes = []
+    if call.echo:
+        echoes = [await generation.scored(prompt, call.logprobs) for prompt in generation.echoed]
+    of_prompts = []
+    if call.prompt_logprobs is not None:
+        for prompt in generation.prompts:
+            _, scored = await generation.scored(prompt, call.prompt_logprobs)
+            of_prompts.append(prompt_logprobs(scored, generation.served.need_tokenizer(), call.prompt_logprobs))
+    await generation.finish()
+    for at, answer in enumerate(generation.answers):
+        if call.echo:
+            text, scored = echoes[at // call.n]
+            answer.text, answer.outputs = text + answer.text, [*scored, *answer.outputs]
+    reply_object = reply.whole(generation.answers, generation.used, tokenizer)
+    if of_prompts and reply.route == "chat":
+        reply_object["prompt_logprobs"] = of_prompts[0]
+    elif of_prompts:
+        for at, choice in enumerate(reply_object["choices"]):
+            choice["prompt_logprobs"] = of_prompts[at // call.n]
+    return reply_object
+
+
+async def events(generation: Generation, reply: Reply) -> AsyncGenerator[list[Event], None]:
+    """Chunks of a streamed answer, grouped by step of the model. Raises `ApiError`."""
+    call = generation.call
+    logprobs = [_Logprobs(generation, reply, answer) for answer in generation.answers]
+    if call.echo:
+        for at, answer in enumerate(generation.answers):
+            text, scored = await generation.scored(generation.echoed[at // call.n], call.logprobs)
+            yield [reply.echo(answer.index, text, logprobs[at].of(scored))]
+    started: set[int] = set()
+    begins = reply.route == "chat" or reply.prompt_ids is not None
+    async with contextlib.aclosing(generation.steps()) as steps:
+        async for outputs in steps:
+            chunks: list[Event] = []
+            for output in outputs:
+                answer, deltas = generation.add(output)
+                if begins and answer.index not in started:
+                    started.add(answer.index)
+                    chunks.append(reply.start(answer.index))
+                ids = () if reply.prompt_ids is None or output.token is None else (output.token,)
+                added = reply.chunks(answer, deltas, logprobs[answer.index].of([output]), ids)
+                if call.continuous_usage:
+                    for chunk in added:
+                        chunk["usage"] = usage_object(generation.usage())
+                chunks += added
+            if chunks:
+                yield chunks
+    if call.include_usage:
+        yield [reply.usage(generation.usage())]
+
+
+class _Logprobs:
+    """Writes logprobs of one streamed answer, if requested."""
+
+    def __init__(self, generation: Generation, reply: Reply, answer: Answer) -> None:
+        self._wanted = generation.call.logprobs
+        self._tokenizer = generation.served.tokenizer
+        self._chat = reply.route == "chat"
+        self._as_ids = reply.tokens_as_ids
+        self._answer = answer
+        self._offset = 0
+
+    def of(self, outputs: list[TokenOutput]) -> dict[str, Any] | None:
+        """Logprobs of these outputs in the route's form; None if not requested."""
+        outputs = [output for output in outputs if output.token is not None or output.named_tokens]
+        if self._wanted is None or not outputs:
+            return None
+        if self._chat:
+            if not self._answer.shows_reasoning and all(output.reasoning is not None for output in outputs):
+                return None
+            return answer_logprobs(self._answer, outputs, self._tokenizer, as_ids=self._as_ids)
+        if self._tokenizer is None:
+            return None
+        logprobs = text_logprobs(outputs, self._tokenizer, self._wanted, self._offset, as_ids=self._as_ids)
+        self._offset += text_length(outputs, self._tokenizer)
+        return logprobs

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: requests, typed events, and a bounded memory of what was said."""
+"""OpenAI's Responses API: requests, routes, events, and a bounded store of responses."""

@@ -1,4 +1,4 @@
-"""The typed events of one response, in order; the last one holds it whole."""
+"""Events of one response, in order; the last event contains the whole response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lmtool.protocol.http.openai.replies import chat_logprobs
-from lmtool.protocol.http.responses.items import (
+from lmtool.protocol.http.responses.requests import (
     ThoughtKind,
     encrypted,
     fresh,
@@ -27,52 +27,52 @@ if TYPE_CHECKING:
     from lmtool.protocol.http.answers import Answer
     from lmtool.protocol.http.errors import ApiError
     from lmtool.protocol.http.http import Event
-    from lmtool.protocol.http.tools.deltas import Delta
+    from lmtool.protocol.http.tools.feed import Delta
 
 
 class ThoughtEvents(NamedTuple):
-    """What the events of a thought are called, by where in its item it stands."""
+    """Names of the events for a thought, by its position in the item."""
 
     kind: ThoughtKind
     text: str
-    """Of its text."""
+    """Event for the text."""
     part: str
-    """Of the part that has the text."""
+    """Event for the part that contains the text."""
     place: str
-    """The member that says which part it is."""
+    """Member with the part's index."""
 
 
 CONTENTS = ThoughtEvents("reasoning_text", "reasoning_text", "content_part", "content_index")
 SUMMARIES = ThoughtEvents("summary_text", "reasoning_summary_text", "reasoning_summary_part", "summary_index")
-"""Where a summary is asked for."""
+"""Used if a summary is requested."""
 _THOUGHT = -1
-"""Stands for the number of a call where the item that grows is the thought."""
+"""Value of `Response._call` while the open item is a thought."""
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""How an answer that is incomplete ended, and the reason in the API's words."""
+"""Finish reasons of incomplete answers, and the API's names for them."""
 
 
 @dataclass(slots=True)
 class Response:
-    """One response while it grows."""
+    """Writes the events of one response."""
 
     answer: Answer
     model: str
     repeated: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
-    """Decodes tokens where logprobs are requested."""
+    """Decodes tokens for logprobs."""
     prompt_ids: Sequence[int] | None = None
-    """The ids of the prompt, where the request asks for those of prompt and answer."""
+    """Token ids of the prompt, if the request asks for ids."""
     tokens_as_ids: bool = False
-    """Whether logprobs name a token by its id."""
+    """Whether logprobs show token ids in place of texts."""
     id: str = field(default_factory=lambda: fresh("resp"))
     created: int = field(default_factory=lambda: int(time.time()))
     output: list[dict[str, Any]] = field(default_factory=list)
-    """Items that are complete."""
+    """Completed items."""
     _sent: int = 0
     _open: str | None = None
-    """Id of the item that grows."""
+    """Id of the open item; None: no open item."""
     _call: int | None = None
-    """Number of the call that it is, or `_THOUGHT`; None: it is the message."""
+    """Index of the call that the open item is, or `_THOUGHT`; None: it is the message."""
     _text: str = ""
     _logprobs: list[Any] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class Response:
         yield self._event("response.in_progress", response=self._whole("in_progress"))
 
     def add(self, output: TokenOutput, added: Sequence[Delta]) -> Iterator[Event]:
-        """The events for one more output and what it added."""
+        """Events for an output and its deltas."""
         for at, event in enumerate(self._added(output, added)):
             yield event if at else event | self.answer.seam_field
 
@@ -97,12 +97,12 @@ class Response:
             else:
                 yield from self._add_call(delta)
         if self._call is None:
-            self._logprobs += logprobs  # of a token that completes no character yet
+            self._logprobs += logprobs  # of a token that ends inside a character
         if self.answer.new_signature is not None:
             yield from self._sign(self.answer.new_signature)
 
     def _sign(self, signature: ThoughtSignature) -> Iterator[Event]:
-        """End the thought that a member of a pool has signed; one that nobody can read has an item of its own."""
+        """Events that end a thought signed by a pool member; a redacted thought gets an item of its own."""
         if signature.is_redacted:
             yield from self._close()
         if self._open is None or self._call != _THOUGHT:
@@ -110,28 +110,28 @@ class Response:
         yield from self._close(signature=encrypted(signature))
 
     def end(self, usage: Usage) -> Iterator[Event]:
-        """The events at the end of an answer."""
+        """Events at the end of an answer."""
         if self._open is None and all(item["type"] == "reasoning" for item in self.output) and not self._cut_short:
             yield from self._add_text("", [])
         status = "incomplete" if self.answer.ended in _CUT else "completed"
         yield from self._close(status)
-        if self.prompt_ids is not None:  # sent back as input, its turn has them
-            said = [item for item in self.output if item["type"] != "reasoning"] or self.output
-            said[0]["token_ids"] = self.answer.token_ids
+        if self.prompt_ids is not None:  # so that the message has them when sent back as input
+            visible = [item for item in self.output if item["type"] != "reasoning"] or self.output
+            visible[0]["token_ids"] = self.answer.token_ids
         yield self._event(f"response.{status}", response=self._whole(status, usage), **self.answer.seam_field)
 
     def failed(self, error: ApiError) -> Event:
-        """The event at the end of an answer that broke off."""
+        """Last event of an answer that failed."""
         whole = self._whole("failed") | {"error": {"code": error.code or "server_error", "message": error.message}}
         return self._event("response.failed", response=whole)
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the answer was cut in its thought."""
+        """Whether the answer was cut off during the thought."""
         return self.answer.ended in _CUT and bool(self.output)
 
     def _spelt(self, output: TokenOutput) -> list[Any]:
-        if output.reasoning is not None:  # the API has none of thoughts
+        if output.reasoning is not None:  # the API has no logprobs for thoughts
             return []
         if self.answer.logprobs is None or not (output.named_tokens or (self.tokenizer and output.token is not None)):
             return []
@@ -150,8 +150,8 @@ class Response:
         self._text += text
         self._logprobs += logprobs
         if text or logprobs:
-            shown = {"content_index": 0, "delta": text, "logprobs": logprobs}
-            yield self._event("response.output_text.delta", **self._place, **shown)
+            fields = {"content_index": 0, "delta": text, "logprobs": logprobs}
+            yield self._event("response.output_text.delta", **self._place, **fields)
 
     def _add_thought(self, text: str) -> Iterator[Event]:
         if self._open is None or self._call != _THOUGHT:
@@ -178,9 +178,7 @@ class Response:
         if self._call != delta.call:
             yield from self._close()
             self._open, self._call = fresh("fc"), delta.call
-            item = function_call(self._open, "in_progress", self.answer.calls[delta.call or 0].whole) | {
-                "arguments": ""
-            }
+            item = function_call(self._open, "in_progress", self.answer.calls[delta.call or 0]) | {"arguments": ""}
             yield self._event("response.output_item.added", output_index=len(self.output), item=item)
         if delta.arguments:
             yield self._event("response.function_call_arguments.delta", **self._place, delta=delta.arguments)
@@ -190,7 +188,7 @@ class Response:
         return {"item_id": self._open, "output_index": len(self.output)}
 
     def _close(self, status: str = "completed", signature: str | None = None) -> Iterator[Event]:
-        """The events that complete the item that grows, if one does. signature: of a thought, see `encrypted`."""
+        """Events that complete the open item, if any. signature: of a thought, see `encrypted`."""
         if self._open is None:
             return
         if self._call == _THOUGHT:
@@ -204,15 +202,15 @@ class Response:
         elif self._call is None:
             done = part(self._text, self._logprobs)
             item = message(self._open, status, [done])
-            shown = {"content_index": 0, "text": self._text, "logprobs": self._logprobs}
-            yield self._event("response.output_text.done", **self._place, **shown)
+            fields = {"content_index": 0, "text": self._text, "logprobs": self._logprobs}
+            yield self._event("response.output_text.done", **self._place, **fields)
             yield self._event("response.content_part.done", **self._place, content_index=0, part=done)
             self._text, self._logprobs = "", []
         else:
-            call = self.answer.calls[self._call].whole
+            call = self.answer.calls[self._call]
             item = function_call(self._open, status, call)
-            shown = {"name": call.name, "arguments": call.arguments}
-            yield self._event("response.function_call_arguments.done", **self._place, **shown)
+            fields = {"name": call.name, "arguments": call.arguments}
+            yield self._event("response.function_call_arguments.done", **self._place, **fields)
         yield self._event("response.output_item.done", output_index=len(self.output), item=item)
         self.output.append(item)
         self._open = self._call = None

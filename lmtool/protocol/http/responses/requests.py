@@ -1,15 +1,18 @@
-"""What a request to `/v1/responses` asks for, read from its JSON."""
+"""Requests to `/v1/responses`, and the items that their input and output consist of."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from lmtool.core.types import ChatMessage, ChatPrompt
+from lmtool.core.reasoning import SignedThought, ThoughtSignature
+from lmtool.core.signed_message import SignedMessage, signed_thoughts
+from lmtool.core.types import ChatMessage, ChatPrompt, ToolCall
 from lmtool.protocol.http import requests
 from lmtool.protocol.http.decoding import (
     MAX_TOKENS,
@@ -22,66 +25,237 @@ from lmtool.protocol.http.decoding import (
     decode,
     refuse,
 )
-from lmtool.protocol.http.openai.requests import StreamOptions
-from lmtool.protocol.http.reasoning import Budget, Effort, ThoughtOptions
-from lmtool.protocol.http.responses.items import Item, ItemReference, turns_of
+from lmtool.protocol.http.openai.requests import StreamOptions, text_of
+from lmtool.protocol.http.requests import Budget, Effort, ThoughtOptions, TokenIds
 from lmtool.protocol.http.tools.definitions import MAX_TOOLS, Function, choose_tools, without_foreign_tools
 from lmtool.protocol.http.unsupported import RESPONSES, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lmtool.core.prompt_limits import PromptLimits
     from lmtool.core.types import Prompt
+
+
+_TEXTS = ("input_text", "output_text", "text")
+Content = str | list[Any]
+
+
+class _Item(Part, tag_field="type"):
+    """An item of a conversation."""
+
+    id: str | None = None
+    token_ids: TokenIds | None = None
+    """Exact token ids of the assistant message that starts with this item, in place of its text and calls."""
+
+
+class MessageItem(_Item, tag="message", kw_only=True):
+    """A message."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class FunctionCallItem(_Item, tag="function_call", kw_only=True):
+    """A tool call."""
+
+    call_id: str
+    name: Annotated[str, Meta(min_length=1, description="the name of a tool")]
+    arguments: str | None = None
+
+
+class FunctionCallOutputItem(_Item, tag="function_call_output", kw_only=True):
+    """A tool result."""
+
+    output: Content | None = None
+    call_id: str | None = None
+
+
+class ReasoningItem(_Item, tag="reasoning"):
+    """Thought of the assistant before the next item; an encrypted thought is not readable."""
+
+    content: Any = None
+    summary: Any = None
+    encrypted_content: Any = None
+    """A signature written by `encrypted`; other values are ignored."""
+
+    @property
+    def signed(self) -> SignedThought | None:
+        """The signed thought, to be sent back to the API that signed it; None if unsigned."""
+        given = self.encrypted_content if isinstance(self.encrypted_content, str) else ""
+        kind, _, value = given.partition(":")
+        if kind not in _SIGNED or not value:
+            return None
+        is_redacted = kind == _REDACTED
+        return SignedThought("" if is_redacted else self.text, ThoughtSignature(value, is_redacted))
+
+    @property
+    def text(self) -> str:
+        """Text of the thought, or of its summary."""
+        return _texts(self.content) or _texts(self.summary)
+
+
+class ItemReference(_Item, tag="item_reference"):
+    """Reference to an item of a stored response by id; the server replaces it with that item."""
+
+
+Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem | ItemReference
+
+
+class TurnThought(NamedTuple):
+    """Thought of the assistant before a message, from one or several items."""
+
+    text: str = ""
+    signed: tuple[SignedThought, ...] = ()
+
+    def followed_by(self, item: ReasoningItem) -> TurnThought:
+        """This thought extended by another item."""
+        signed = item.signed
+        return TurnThought(self.text + item.text, self.signed if signed is None else (*self.signed, signed))
+
+
+_PLAIN, _REDACTED = "thinking", "redacted_thinking"
+_SIGNED = frozenset({_PLAIN, _REDACTED})
+
+
+def encrypted(signature: ThoughtSignature) -> str:
+    """Value of `encrypted_content`: a signature that the client sends back with the thought."""
+    return f"{_REDACTED if signature.is_redacted else _PLAIN}:{signature.value}"
+
+
+def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
+    """Messages for these items; calls belong to the assistant message before them. Raises `ApiError`."""
+    turns: list[ChatMessage] = []
+    thought = TurnThought()
+    for at, item in enumerate(items):
+        before, thought = thought, TurnThought()
+        if isinstance(item, ReasoningItem):
+            thought = before.followed_by(item)
+            if item.token_ids is not None:  # an answer that is only a thought
+                turns.append(ChatMessage("assistant", "", tokens=_exact(item)))
+        elif isinstance(item, MessageItem):
+            role = "system" if item.role == "developer" else item.role
+            text = text_of(item.content, _TEXTS, f"input[{at}].content")
+            own = before if role == "assistant" else TurnThought()
+            turn = ChatMessage(role, text, tokens=_exact(item), reasoning=own.text)
+            turns.append(turn if turn.tokens is not None else SignedMessage.of(turn, own.signed))
+        elif isinstance(item, FunctionCallItem):
+            call = ToolCall(item.call_id, item.name, item.arguments or "{}")
+            if item.token_ids is not None:
+                turns.append(ChatMessage("assistant", "", tokens=_exact(item)))
+            elif turns and turns[-1].tokens is not None:
+                continue  # the token ids of its message contain the call
+            elif turns and turns[-1].role == "assistant":
+                last_turn = turns[-1]
+                turn = replace(
+                    last_turn, tool_calls=(*last_turn.tool_calls, call), reasoning=last_turn.reasoning + before.text
+                )
+                turns[-1] = SignedMessage.of(turn, (*signed_thoughts(last_turn), *before.signed))
+            else:
+                turn = ChatMessage("assistant", "", (call,), reasoning=before.text)
+                turns.append(SignedMessage.of(turn, before.signed))
+        elif isinstance(item, FunctionCallOutputItem):
+            text = text_of(item.output or "", _TEXTS, f"input[{at}].output")
+            turns.append(ChatMessage("tool", text, tool_call_id=item.call_id))
+    return tuple(turns)
+
+
+def _texts(parts: object) -> str:
+    """Texts of parts, joined by line feeds."""
+    texts = (part.get("text") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _exact(item: _Item) -> tuple[int, ...] | None:
+    return None if item.token_ids is None else tuple(item.token_ids)
+
+
+def part(text: str, logprobs: list[Any] | None = None) -> dict[str, Any]:
+    """Text part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+
+
+def message(number: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+    """Item for a message of the assistant."""
+    return {"id": number, "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+ThoughtKind: TypeAlias = Literal["reasoning_text", "summary_text"]
+"""Type of a thought's part: in the item's content, or in its summary."""
+
+
+def reasoning(number: str, status: str, text: str, kind: ThoughtKind) -> dict[str, Any]:
+    """Item for a thought."""
+    item = {"id": number, "type": "reasoning", "status": status, "summary": [], "content": []}
+    return item | {_MEMBERS[kind]: [reasoning_part(text, kind)]} if text else item
+
+
+_MEMBERS: Mapping[ThoughtKind, str] = {"reasoning_text": "content", "summary_text": "summary"}
+
+
+def reasoning_part(text: str, kind: ThoughtKind) -> dict[str, Any]:
+    """Part for the text of a thought."""
+    return {"type": kind, "text": text}
+
+
+def function_call(number: str, status: str, call: ToolCall) -> dict[str, Any]:
+    """Item for a tool call."""
+    return {
+        "id": number,
+        "type": "function_call",
+        "status": status,
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+    }
+
+
+def fresh(kind: str) -> str:
+    """A new id: `resp`, `msg`, `rs` or `fc`, and a number."""
+    return f"{kind}_{uuid.uuid4().hex}"
+
 
 _LOGPROBS = "message.output_text.logprobs"
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesCall:
-    """One request."""
+    """One parsed request."""
 
     call: requests.Call
     turns: tuple[ChatMessage, ...]
-    """The conversation up to here, without instructions: what a later request goes on from."""
+    """Conversation so far, without instructions; a later request continues from it."""
     items: str
-    """What this request added, as it was sent: JSON, which a million parts make no slower to hand on."""
+    """JSON text of the items that this request adds; text is cheap to pass between processes."""
     store: bool
     repeated: Mapping[str, Any]
-    """Members of the request that its answer repeats."""
+    """Members of the request that the response repeats."""
     previous: str | None = None
-    """The id of the answer that this one goes on from."""
+    """Id of the response that this request continues."""
     references: tuple[str, ...] = ()
-    """Ids of stored items that its input refers to; they are no turns before `with_items`."""
+    """Ids of stored items that the input refers to; `resolve` inserts them."""
 
     @property
     def model(self) -> str | None:
-        """The model's name."""
+        """Name of the model."""
         return self.call.model
 
     def check(self, limits: PromptLimits) -> None:
         """Raise `ContextOverflowError` for a conversation that cannot fit."""
         self.call.check(limits)
 
-    def with_items(self, items: str, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
-        """The request with what `resolve` makes of its items."""
-        return replace(self._with_turns(turns), items=items)
-
-    def behind(self, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
-        """The request as it is once its conversation goes on from these turns."""
-        return self._with_turns((*turns, *self.turns))
-
-    def _with_turns(self, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
-        """The request with these turns behind its instructions."""
+    def with_turns(self, turns: tuple[ChatMessage, ...], items: str | None = None) -> ResponsesCall:
+        """The request with these messages after its instructions, and with these items, see `resolve`."""
         [prompt] = self.call.prompts
         assert isinstance(prompt, ChatPrompt)
         system = prompt.messages[: len(prompt.messages) - len(self.turns)]
         prompt = replace(prompt, messages=(*system, *turns))
-        return replace(self, call=replace(self.call, prompts=(prompt,)), turns=turns)
+        items = self.items if items is None else items
+        return replace(self, call=replace(self.call, prompts=(prompt,)), turns=turns, items=items)
 
 
 class TextFormat(Fields):
-    """The form of a text; a schema stands in it without an object of its own, unlike in chat completions."""
+    """Format of a text; unlike in chat completions, the schema's members are not nested in an object."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     name: str | None = None
@@ -93,7 +267,7 @@ class TextFormat(Fields):
     triggers: Any = None
 
     def constraint(self) -> dict[str, object] | None:
-        """The form as `constraint.constraint_from` reads it; None for any text. Raises `ApiError`."""
+        """The format as input of `constraint.constraint_from`; None for any text. Raises `ApiError`."""
         parts = {"format": self.format, "structures": self.structures, "triggers": self.triggers}
         if self.type == "json_object":
             return requests.ResponseFormat(type=self.type, schema=self.schema).constraint()
@@ -104,7 +278,7 @@ class TextFormat(Fields):
 
 
 class TextOptions(Fields):
-    """What the text must be like."""
+    """Options of the text."""
 
     format: TextFormat | None = None
     verbosity: str | None = None
@@ -114,17 +288,17 @@ _Summary = Annotated[Literal["auto", "concise", "detailed"], Meta(description="a
 
 
 class ReasoningConfig(Part):
-    """How much to think, and how the thought is shown."""
+    """Thinking effort, and presentation of the thought."""
 
     effort: Effort | None = None
     summary: _Summary | None = None
-    """The thought is in the `summary` of its item, where clients look that asked for one; it is not summed up."""
+    """If set, the full thought is sent as the item's `summary`, where clients expect it; nothing is summarised."""
     generate_summary: _Summary | None = None
-    """The older name of `summary`."""
+    """Older name of `summary`."""
 
 
 class ResponsesTool(Function, kw_only=True):
-    """A tool as the Responses API has it."""
+    """A tool in the form of the Responses API."""
 
     type: Literal["function"]
 
@@ -139,7 +313,7 @@ _Include = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-"""The first one has an effect; of the others there is nothing here that could be included."""
+"""Only the first has an effect; the others have nothing to include here."""
 
 
 class ResponsesRequest(requests.SamplingFields, kw_only=True):
@@ -149,7 +323,7 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
 
     input: str | Annotated[list[Item], Meta(min_length=1, max_length=requests.MAX_MESSAGES)] | None = None
     prompt_token_ids: requests.TokenIds | None = None
-    """The prompt as it is, in place of input and instructions."""
+    """Exact token ids of the prompt, in place of input and instructions."""
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: Positive | None = None
@@ -168,21 +342,21 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
 
     @property
     def summary(self) -> str | None:
-        """The kind of summary of the thought that is asked for."""
+        """Requested kind of summary of the thought."""
         return None if self.reasoning is None else self.reasoning.summary or self.reasoning.generate_summary
 
     def thoughts(self) -> ThoughtOptions:
-        """What it says of thoughts. Raises `ApiError`."""
+        """Options about thinking. Raises `ApiError`."""
         effort = None if self.reasoning is None else self.reasoning.effort
         budget, visible = self.thinking_token_budget, self.include_reasoning
         return ThoughtOptions.of(None, budget, effort, visible=visible, effort_name="reasoning.effort")
 
 
 def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:
-    """The call of a request. Raises `ApiError`. What it goes on from is not looked for, see `Ask.behind`."""
+    """Parse a request. The response it continues is not looked up, see `with_turns`. Raises `ApiError`."""
     items = _items(body.get("input"))
-    known, warnings = without_foreign_tools(body)
-    request = decode(ResponsesRequest, {**known, "input": items} if isinstance(items, list) else known)
+    own_body, warnings = without_foreign_tools(body)
+    request = decode(ResponsesRequest, {**own_body, "input": items} if isinstance(items, list) else own_body)
     check_range("top_logprobs", request.top_logprobs, 0, max_logprobs)
     for name in ("tools", "metadata", "chat_template_kwargs"):
         check_size(name, body.get(name))
@@ -216,19 +390,19 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
     )
 
 
-def resolve(stored: Mapping[str, Any], items: str) -> tuple[str, tuple[ChatMessage, ...]]:
-    """The items of a request, as JSON, with stored ones in place of references to their ids; and their turns."""
+def resolve(stored: Mapping[str, Any], items: str) -> tuple[tuple[ChatMessage, ...], str]:
+    """Messages and JSON text of a request's items, with references replaced by stored items."""
     given = [stored[item["id"]] if item["type"] == "item_reference" else item for item in json.loads(items)]
-    return json.dumps(given), turns_of(msgspec.convert(given, list[Item]))
+    return turns_of(msgspec.convert(given, list[Item])), json.dumps(given)
 
 
 def _prompt(request: ResponsesRequest) -> tuple[tuple[ChatMessage, ...], Prompt]:
-    """The conversation of the input, and the prompt that it makes, or the ids in its place. Raises `ApiError`."""
+    """Conversation of the input, and its prompt (or `prompt_token_ids`). Raises `ApiError`."""
     if request.prompt_token_ids is not None:
         return (), requests.prompt_ids(request, ("input", "instructions", "previous_response_id"))
     if request.input is None:
         refuse("input", "input is missing; expected a text, a list of items, or prompt_token_ids")
-    assert not isinstance(request.input, str), "it was made an item"
+    assert not isinstance(request.input, str), "converted to an item"
     turns = turns_of(request.input)
     system = () if request.instructions is None else (ChatMessage("system", request.instructions),)
     variables = request.thoughts().variables(request.chat_template_kwargs or {})
@@ -236,23 +410,22 @@ def _prompt(request: ResponsesRequest) -> tuple[tuple[ChatMessage, ...], Prompt]
 
 
 def _items(given: object) -> object:
-    """The items of a request's input, each with its type."""
+    """Items of a request's input, each with its type."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     if not isinstance(given, list):
         return given
-    return [
-        {**item, "type": item.get("type") or _usual_type(item)} if isinstance(item, dict) else item for item in given
-    ]
-
-
-def _usual_type(item: Mapping[str, Any]) -> str:
-    """The type of an item that names none: OpenAI's SDKs leave it out of messages, and of references."""
-    return "item_reference" if item.keys() - {"type"} == {"id"} else "message"
+    items = []
+    for item in given:
+        if isinstance(item, dict) and not item.get("type"):  # OpenAI's SDKs omit the type of messages and references
+            items.append({**item, "type": "item_reference" if item.keys() - {"type"} == {"id"} else "message"})
+        else:
+            items.append(item)
+    return items
 
 
 def _repeated(request: ResponsesRequest, body: Mapping[str, Any], logprobs: int | None) -> dict[str, Any]:
-    """Fields of a request that its answer repeats."""
+    """Fields of the request that the response repeats."""
     return {
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,

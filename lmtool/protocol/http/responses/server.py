@@ -1,14 +1,17 @@
-"""The routes of the Responses API."""
+"""Routes of OpenAI's Responses API, and the store of responses that later requests continue."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmtool.core.signed_message import SignedMessage
 from lmtool.core.types import ChatMessage
+from lmtool.net.access.caller import caller_name
 from lmtool.net.subprocesses.offload import is_long, run_in_subprocess
 from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.generation import prepare
@@ -16,10 +19,9 @@ from lmtool.protocol.http.http import Endpoint, EventStream, json_response, unle
 from lmtool.protocol.http.requests import MAX_LOGPROBS
 from lmtool.protocol.http.responses.replies import Response as Reply
 from lmtool.protocol.http.responses.requests import ResponsesCall, ResponsesRequest, read, resolve
-from lmtool.protocol.http.responses.store import Store, StoredResponse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -29,18 +31,111 @@ if TYPE_CHECKING:
     from lmtool.protocol.http.models import Models
 
 
+MAX_RESPONSES = 1000
+MAX_BYTES = 64 << 20
+"""Most bytes of all stored responses and conversations."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A stored response with its conversation."""
+
+    response: Mapping[str, Any]
+    turns: tuple[ChatMessage, ...]
+    """Conversation up to the response, without instructions."""
+    items: str
+    """JSON text of the request's items."""
+
+    @property
+    def size(self) -> int:
+        """Estimated size in bytes."""
+        characters = sum(
+            len(turn.content) + sum(len(call.arguments) for call in turn.tool_calls) for turn in self.turns
+        )
+        return characters + len(self.items) + len(json.dumps(self.response, default=dict))
+
+
+class Store:
+    """Least recently used cache of responses by id, separate for each API key."""
+
+    def __init__(self, most: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
+        self._responses: OrderedDict[tuple[str, str], tuple[StoredResponse, int]] = OrderedDict()
+        self._most = most
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._responses)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimated bytes of all responses."""
+        return self._bytes
+
+    def put(self, stored: StoredResponse) -> None:
+        """Store a response, unless it exceeds the limit of the whole store."""
+        size = stored.size
+        self._responses[caller_name(), stored.response["id"]] = (stored, size)
+        self._bytes += size
+        while self._responses and (len(self._responses) > self._most or self._bytes > self._max_bytes):
+            _, (_, freed) = self._responses.popitem(last=False)
+            self._bytes -= freed
+
+    def get(self, number: str) -> StoredResponse:
+        """Response with this id. Raises `ApiError` 404."""
+        try:
+            stored, _ = self._responses[caller_name(), number]
+            self._responses.move_to_end((caller_name(), number))
+        except KeyError:
+            raise _unknown(number) from None
+        return stored
+
+    def items(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Items with these ids in the caller's stored responses. Raises `ApiError` 404."""
+        wanted_ids = set(ids)
+        items: dict[str, Mapping[str, Any]] = {}
+        for (caller, _), (stored, _) in reversed(self._responses.items()):
+            if caller == caller_name():
+                items |= {item["id"]: item for item in stored.response["output"] if item["id"] in wanted_ids}
+            if len(items) == len(wanted_ids):
+                return items
+        missing = next(number for number in ids if number not in items)
+        raise ApiError(
+            404,
+            f"no item {missing[:80]!r} of an answer is kept here: send the item itself, or store: true for its answer",
+            param="input",
+            code="item_not_found",
+        )
+
+    def delete(self, number: str) -> None:
+        """Delete a response. Raises `ApiError` 404."""
+        if (caller_name(), number) not in self._responses:
+            raise _unknown(number)
+        _, size = self._responses.pop((caller_name(), number))
+        self._bytes -= size
+
+
+def _unknown(number: str) -> ApiError:
+    return ApiError(
+        404,
+        f"no response {number[:80]!r} is kept here: send store: true, and the whole conversation where it is long ago",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
 class ResponsesRoutes:
-    """Answers `/responses`, and remembers what it answered."""
+    """Serves `/responses`, and stores the responses."""
 
     def __init__(self, models: Models, max_logprobs: int = MAX_LOGPROBS) -> None:
-        """max_logprobs: alternatives beside a token."""
+        """max_logprobs: most alternatives per token."""
         self._models = models
         self._max_logprobs = max_logprobs
         self.store = Store()
-        """Answers that later requests may go on from."""
+        """Responses that later requests may continue."""
 
     def endpoints(self) -> list[Endpoint]:
-        """The routes."""
+        """Routes of this API."""
         return [
             Endpoint("POST", "/responses", self._create, ResponsesRequest),
             Endpoint("GET", "/responses/{number}", self._retrieve),
@@ -49,15 +144,15 @@ class ResponsesRoutes:
         ]
 
     async def _create(self, request: Request) -> Response:
-        """Answer an input, or go on from a stored response (OpenAI's Responses API)."""
+        """Answer an input, or continue a stored response (OpenAI's Responses API)."""
         ask = await self._models.read(request, read, max_logprobs=self._max_logprobs)
         if ask.references:
             resolve_items = partial(resolve, self.store.items(ask.references))
             is_offloaded = is_long(ask.items)
             resolved = await run_in_subprocess(resolve_items, ask.items) if is_offloaded else resolve_items(ask.items)
-            ask = ask.with_items(*resolved)
+            ask = ask.with_turns(*resolved)
         if ask.previous is not None:
-            ask = ask.behind(self.store.get(ask.previous).turns)
+            ask = ask.with_turns((*self.store.get(ask.previous).turns, *ask.turns))
         generation = await prepare(self._models, ask.call)
         steps = self._events(generation, ask)
         if ask.call.stream:
@@ -81,7 +176,7 @@ class ResponsesRoutes:
                     added = [event for one in outputs for event in response.add(one, generation.add(one)[1])]
                     if first or added:
                         yield first + added
-                    first = []  # from now on an error is an event
+                    first = []  # later errors are sent as events
             except ApiError as error:
                 if first or not ask.call.stream:
                     raise
@@ -94,10 +189,9 @@ class ResponsesRoutes:
 
     def _keep(self, generation: Generation, ask: ResponsesCall, response: dict[str, Any]) -> None:
         answer = generation.answers[0]
-        calls = tuple(call.whole for call in answer.calls)
-        turn = ChatMessage("assistant", answer.text, calls, reasoning=answer.reasoning)
+        turn = ChatMessage("assistant", answer.text, tuple(answer.calls), reasoning=answer.reasoning)
         turn = SignedMessage.of(turn, answer.signed_thoughts)
-        if ask.call.return_token_ids:  # the next turn goes on behind the very same ids
+        if ask.call.return_token_ids:  # the next request continues after exactly these ids
             turn = ChatMessage("assistant", answer.text, tokens=tuple(answer.token_ids))
         self.store.put(StoredResponse(response, (*ask.turns, turn), ask.items))
 
@@ -106,7 +200,7 @@ class ResponsesRoutes:
         return json_response(self.store.get(request.path_params["number"]).response)
 
     async def _delete(self, request: Request) -> Response:
-        """Forget a stored response."""
+        """Delete a stored response."""
         number = request.path_params["number"]
         self.store.delete(number)
         return json_response({"id": number, "object": "response", "deleted": True})
@@ -120,9 +214,9 @@ class ResponsesRoutes:
 
 
 async def _last(steps: AsyncGenerator[list[Event], None]) -> Response:
-    """The whole response, which the last event holds."""
+    """The whole response, from the last event."""
     last: list[Event] = []
     async with contextlib.aclosing(steps):
-        async for last in steps:  # noqa: B007  # the last one is wanted
+        async for last in steps:  # noqa: B007  # only the last list is needed
             pass
     return json_response(last[-1]["response"])

@@ -1,1 +1,1 @@
-"""Tools that a model may call: definitions, the schema of their calls, and readers of how models write them."""
+"""Tool calls: definitions of tools, grammars and readers for the formats of model families."""

@@ -1,4 +1,4 @@
-"""Arguments that a model writes as plain text, in the types that the tool's schema gives them."""
+"""JSON of tool arguments that a model writes as plain text, with types from the tool's schema."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from lmtool.inference.guide.schema.document import Document, UnsupportedError
 from lmtool.protocol.http.tools.feed import AnswerEndedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from lmtool.protocol.http.tools.definitions import Tool
     from lmtool.protocol.http.tools.feed import Feed
 
 ALL_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _MAX_DEPTH = 8
-"""Of references and combinations that are followed to an argument's types."""
+"""Most nested references and combinations that are followed to find an argument's types."""
 _MAX_LITERAL = 65_536
-"""Characters of a Python literal that is read where JSON was expected."""
+"""Most characters of a Python literal that is accepted in place of JSON."""
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 
 
 class ArgumentTypes:
-    """The types of each tool's arguments, by the names of tool and argument."""
+    """JSON types of tool arguments, by the names of tool and argument."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._schemas = {tool.name: tool.schema for tool in tools}
 
     def of(self, tool: str, argument: str) -> frozenset[str]:
-        """JSON's types that an argument may have; all of them where the schema does not say."""
+        """JSON types that an argument may have; all types if the schema does not restrict them."""
         schema = self._schemas.get(tool, {})
         properties = schema.get("properties")
         if not isinstance(properties, dict) or argument not in properties:
@@ -40,27 +40,27 @@ class ArgumentTypes:
 
 
 def types_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """JSON's types that a schema may allow. root: the document in which its references are found."""
+    """JSON types that a schema may allow. root: the document that resolves its references."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return ALL_TYPES
-    found = ALL_TYPES
+    types = ALL_TYPES
     kinds = schema.get("type")
     if isinstance(kinds, str | list):
         named = {kinds} if isinstance(kinds, str) else {kind for kind in kinds if isinstance(kind, str)}
-        found &= named | {"integer"} if "number" in named else named
+        types &= named | {"integer"} if "number" in named else named
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(listed, list):
-        found &= {kind for value in listed for kind in _kinds(value)}
+        types &= {kind for value in listed for kind in _kinds(value)}
     for keyword in ("anyOf", "oneOf"):
         if isinstance(branches := schema.get(keyword), list):
-            found &= frozenset[str]().union(*(types_of(branch, root, depth + 1) for branch in branches))
-    for part in _parts(schema, root):
-        found &= types_of(part, root, depth + 1)
-    return found
+            types &= frozenset[str]().union(*(types_of(branch, root, depth + 1) for branch in branches))
+    for part in all_of(schema, root):
+        types &= types_of(part, root, depth + 1)
+    return types
 
 
-def _parts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Sequence[object]:
-    """What must hold beside the other keywords of a schema."""
+def all_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[object]:
+    """Schemas that apply in addition to the keywords of this one: its `allOf`, and its `$ref`."""
     every = schema.get("allOf")
     parts = list(every) if isinstance(every, list) else []
     if isinstance(reference := schema.get("$ref"), str):
@@ -69,7 +69,7 @@ def _parts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Sequence[objec
 
 
 def resolved(reference: str, root: Mapping[str, Any]) -> object:
-    """The part of a document that a reference names; true, which allows everything, where there is none."""
+    """The schema that a reference points to; true, which allows everything, if it cannot be resolved."""
     try:
         return Document(dict(root)).resolve(reference)
     except UnsupportedError:
@@ -77,7 +77,7 @@ def resolved(reference: str, root: Mapping[str, Any]) -> object:
 
 
 def _kinds(value: object) -> Iterable[str]:
-    """The types of a value; those of a whole number are two."""
+    """JSON types of a value; a whole number has two."""
     if isinstance(value, bool):
         return ("boolean",)
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
@@ -87,28 +87,27 @@ def _kinds(value: object) -> Iterable[str]:
 
 
 def argument_json(text: str, types: frozenset[str]) -> str:
-    """The JSON of an argument that was written as text: of a type that it may have, else the text as a string."""
+    """JSON of an argument written as text: a value of an allowed type, otherwise the text as a string."""
     if types != {"string"}:
         written = text.strip()
-        found, value = _value(written)
-        if found and not isinstance(value, str) and not types.isdisjoint(_kinds(value)):
-            return written if _is_json(written) else json.dumps(value, ensure_ascii=False)
-        if "string" not in types and found:
+        is_value, value = _value(written)
+        has_type = not isinstance(value, str) and not types.isdisjoint(_kinds(value))
+        if is_value and (has_type or "string" not in types):
             return written if _is_json(written) else json.dumps(value, ensure_ascii=False)
     return json.dumps(text, ensure_ascii=False)
 
 
 def literal_json(text: str) -> str:
-    """The JSON of a value that was written as JSON or as Python has it; a text that is neither is a string."""
+    """JSON of a value written as JSON or as a Python literal; other texts become a string."""
     written = text.strip()
     if _is_json(written):
         return written
-    found, value = _value(written)
-    return json.dumps(value if found else written, ensure_ascii=False)
+    is_value, value = _value(written)
+    return json.dumps(value if is_value else written, ensure_ascii=False)
 
 
 def _value(text: str) -> tuple[bool, Any]:
-    """Whether a text is a value, in JSON or as Python writes it, and the value."""
+    """Whether a text is a JSON value or a Python literal, and the value."""
     if text in _PYTHON_WORDS:
         return True, _PYTHON_WORDS[text]
     try:
@@ -133,56 +132,59 @@ def _is_json(text: str) -> bool:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 class ArgumentsWriter:
-    """Writes the arguments of one call as a JSON object, as they form: strings letter by letter, others when whole."""
+    """Writes the arguments of one call to a feed as a JSON object: strings in pieces, other values when complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
         self._separator = "{"
         self._string = False
         self._open = False
         self._types = ALL_TYPES
         self._pieces: list[str] = []
 
-    def begin(self, name: str, types: frozenset[str]) -> str:
-        """An argument begins; return what that adds to the object."""
+    def begin(self, name: str, types: frozenset[str]) -> None:
+        """Begin an argument of these JSON types."""
         self._open, self._types, self._string = True, types, types == {"string"}
-        before, self._separator = self._separator, ", "
-        return f"{before}{json.dumps(name, ensure_ascii=False)}: " + ('"' if self._string else "")
+        quote = '"' if self._string else ""
+        self._feed.arguments(f"{self._separator}{json.dumps(name, ensure_ascii=False)}: {quote}")
+        self._separator = ", "
 
-    def push(self, text: str) -> str:
-        """More of the argument's text has come."""
+    def push(self, text: str) -> None:
+        """Add to the text of the argument."""
         if self._string:
-            return json.dumps(text, ensure_ascii=False)[1:-1]
-        self._pieces.append(text)
-        return ""
+            self._feed.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+        else:
+            self._pieces.append(text)
 
-    def end(self) -> str:
-        """The argument is whole."""
+    def end(self) -> None:
+        """Complete the argument."""
         text, self._pieces, self._open = "".join(self._pieces), [], False
-        return '"' if self._string else argument_json(text, self._types)
+        self._feed.arguments('"' if self._string else argument_json(text, self._types))
 
-    def value(self, written: str) -> str:
-        """The argument is whole, and this is its JSON."""
+    def value(self, written: str) -> None:
+        """Complete the argument with its JSON."""
         self._pieces, self._open = [], False
-        return written
+        self._feed.arguments(written)
 
-    def close(self) -> str:
-        """The call is whole, or as whole as it becomes."""
-        ending = self.end() if self._open else ""
-        return ending + ("{}" if self._separator == "{" else "}")
+    def close(self) -> None:
+        """Complete the object, and the argument that is still open, if any."""
+        if self._open:
+            self.end()
+        self._feed.arguments("{}" if self._separator == "{" else "}")
 
 
 @contextmanager
 def call_arguments(feed: Feed) -> Iterator[ArgumentsWriter]:
-    """Writes the arguments of a call, and completes them: also where the answer ends in them, unless it was cut."""
-    writer = ArgumentsWriter()
+    """A writer for the arguments of a call, closed at the end, and also where the answer ends unless it was cut off."""
+    writer = ArgumentsWriter(feed)
     try:
         yield writer
     except AnswerEndedError as ending:
         if not ending.cut:
-            feed.arguments(writer.close())
+            writer.close()
         raise
-    feed.arguments(writer.close())
+    writer.close()

@@ -1,4 +1,4 @@
-"""Which tools a request offers, and which of them must be called."""
+"""Tools of a request: their schemas, which of them may or must be called, and the constraint on the answer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,131 @@ from msgspec import Meta
 
 from lmtool.core import constraint as constraints
 from lmtool.core.errors import ConstraintError
+from lmtool.inference.guide.dialects import MARKS, Reading
+from lmtool.inference.guide.schema_walk import DATA, NAMED, changed
 from lmtool.protocol.http import errors
 from lmtool.protocol.http.decoding import Part, check_size, wrong
 from lmtool.protocol.http.errors import ApiError
-from lmtool.protocol.http.tools.schema import calls_schema, closed, without_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.core.types import Constraint
+
+
+MAX_CALLS = 64
+"""Most calls in one answer with forced calls."""
+_SEVERAL_SIDES = frozenset({"allOf", "if", "not", "dependentSchemas", "dependencies", "unevaluatedProperties"})
+_BESIDE = frozenset({"$ref", "anyOf", "oneOf"})
+"""Like `_SEVERAL_SIDES`, but only together with `properties`."""
+_IDS = MARKS | {"$dynamicRef", "$recursiveRef"}
+"""Keywords that change the meaning of references when a schema is moved to another document."""
+
+
+def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bool) -> dict[str, Any]:
+    """Schema of `[{"name": ..., "parameters": {...}}, ...]` for tools given as (name, schema of the arguments).
+
+    The schemas must come from `without_ids`; their references keep pointing to their own parts.
+    """
+    calls = _calls(tools)
+    return {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MAX_CALLS if parallel else 1,
+        "items": calls[0] if len(calls) == 1 else {"anyOf": calls},
+        "$defs": _arguments(tools),
+    }
+
+
+def form_or_call(form: object, tools: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Schema that allows either values of the schema `form`, or one call, written as in `calls_schema`."""
+    return {
+        "anyOf": [{"$ref": "#/$defs/form"}, *_calls(tools)],
+        "$defs": {"form": moved(without_ids(form), "#/$defs/form"), **_arguments(tools)},
+    }
+
+
+def _calls(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, "parameters": {"$ref": f"#/$defs/{number}"}},
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for number, (name, _) in enumerate(tools)
+    ]
+
+
+def _arguments(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    return {str(number): moved(schema, f"#/$defs/{number}") for number, (_, schema) in enumerate(tools)}
+
+
+def closed(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
+    """The schema with `additionalProperties` false on objects that list properties and do not mention others.
+
+    It never allows more than the original, and stops models from inventing arguments. A schema that describes an object
+    in several places (see `_SEVERAL_SIDES`) is returned unchanged, because its parts might exclude each other.
+    """
+    return schema if _has(schema, _SEVERAL_SIDES) else changed(schema, _closed)
+
+
+def _closed(node: dict[str, Any]) -> dict[str, Any]:
+    lists = isinstance(node.get("properties"), dict) and "patternProperties" not in node
+    return {**node, "additionalProperties": node.get("additionalProperties", False)} if lists else node
+
+
+def _has(value: Any, keywords: frozenset[str]) -> bool:  # noqa: ANN401  # any JSON
+    if isinstance(value, dict):
+        beside = "properties" in value and not _BESIDE.isdisjoint(value)
+        return beside or not keywords.isdisjoint(value) or any(_has(part, keywords) for part in value.values())
+    return isinstance(value, list) and any(_has(part, keywords) for part in value)
+
+
+def without_ids(schema: Any) -> Any:  # noqa: ANN401  # any JSON
+    """The schema with references by id, anchor or scope replaced by JSON pointers, so that it can be embedded.
+
+    Returns the same object if it has none of them.
+    """
+    return Reading(schema, exact=False).schema if _has_ids(schema) else schema
+
+
+def _has_ids(value: Any) -> bool:  # noqa: ANN401  # any JSON
+    if isinstance(value, dict):
+        return any(not isinstance(value[name], dict) for name in _IDS & value.keys()) or any(
+            map(_has_ids, value.values())
+        )
+    return isinstance(value, list) and any(map(_has_ids, value))
+
+
+def alone(schema: Any, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
+    """A part of a schema as a separate document whose references still resolve in `root`."""
+    if not isinstance(schema, dict):
+        return schema
+    schema = {name: root[name] for name in ("$schema",) if name in root} | schema
+    if not _has(schema, frozenset({"$ref"})):
+        return schema
+    return {**moved(schema, "#/$defs/root"), "$defs": {"root": moved(dict(root), "#/$defs/root")}}
+
+
+def moved(schema: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
+    """A schema from `without_ids`, with its references adjusted to its new position `to`, a JSON pointer."""
+    if isinstance(schema, list):
+        return [moved(part, to) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {keyword: _moved_value(keyword, value, to) for keyword, value in schema.items()}
+
+
+def _moved_value(keyword: str, value: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
+    if keyword in DATA:
+        return value
+    if keyword == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
+        return to + value[1:]
+    if keyword in NAMED and isinstance(value, dict):
+        return {name: moved(part, to) for name, part in value.items()}
+    return moved(value, to)
+
 
 Mode: TypeAlias = Literal["none", "auto", "required", "named"]
 
@@ -27,24 +143,24 @@ ToolName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}(?!\n)$", description="1 to 128 of the characters A-Z a-z 0-9 _ - .")
 ]
 _MAX_NAMED = 16
-"""Tools that one warning names."""
+"""Most tools named in one warning."""
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One function that the model may call."""
+    """A function that the model may call."""
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
-    """JSON Schema of its arguments; None: it has none."""
+    """JSON Schema of its arguments; None: no arguments."""
     strict: bool = False
-    """Whether a schema that cannot be enforced in full is refused."""
+    """Whether to reject a schema that cannot be enforced in full."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What the arguments must match: always an object."""
+        """Schema of the arguments, which are always an object."""
         if self.parameters is None:
             return _NO_PARAMETERS
         schema: Mapping[str, Any] = closed(without_ids(self.parameters))
@@ -52,7 +168,7 @@ class Tool:
 
     @property
     def template_entry(self) -> dict[str, object]:
-        """The tool as chat templates read it."""
+        """The tool in the form that chat templates expect."""
         described = {} if self.description is None else {"description": self.description}
         function = {"name": self.name, **described, "parameters": dict(self.parameters or _NO_PARAMETERS)}
         return {"type": "function", "function": function}
@@ -60,7 +176,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The tools of one request, and what is to be done with them."""
+    """Tools of one request, and whether they may or must be called."""
 
     tools: tuple[Tool, ...]
     mode: Mode
@@ -73,7 +189,7 @@ class ToolUse:
         return self.mode in {"required", "named"}
 
     def constraint(self) -> Constraint | None:
-        """What a forced answer must match: the arguments of the one tool, or an array of calls. Raises `ApiError`."""
+        """Constraint for forced calls: the arguments of one tool, or an array of calls. Raises `ApiError`."""
         if not self.forced:
             return None
         strict = all(tool.strict for tool in self.tools)
@@ -87,9 +203,9 @@ class ToolUse:
 
 
 def tool_use(tools: Sequence[Tool], mode: Mode, name: str | None, *, parallel: bool) -> ToolUse | None:
-    """The tools and their use; None where there are none to use. name: of the tool that must be called.
+    """The tools and their mode; None if no tool can be called. name: name of the tool to call in mode `named`.
 
-    Raises `ApiError` for a choice that cannot be: a name that no tool has, a call without tools.
+    Raises `ApiError` for an unknown name, and for a forced call without tools.
     """
     check_tools(tools)
     if mode == "named":
@@ -106,10 +222,10 @@ def tool_use(tools: Sequence[Tool], mode: Mode, name: str | None, *, parallel: b
 
 
 def without_foreign_tools(body: Mapping[str, Any], own: str = "function") -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The request with null in place of each tool that no model here can call, and warnings that name these tools.
+    """The request with null in place of tools that models here cannot call, and warnings that name those tools.
 
-    own: the type of tools that models can call. Other types, such as web_search or namespace, run at the API's owner
-    or have no schema; coding agents offer them to every server, beside tools that models can do without them.
+    own: type of tools that models can call. Other types, such as web_search or namespace, run at the API's owner or
+    have no schema; coding agents send them to every server, in addition to tools that work without them.
     """
     given = body.get("tools")
     if not isinstance(given, list):
@@ -125,13 +241,13 @@ def without_foreign_tools(body: Mapping[str, Any], own: str = "function") -> tup
 
 
 def _is_foreign(tool: object, own: str) -> bool:
-    """Whether this is a tool of another type, or an entry of `allowed_tools` for one."""
+    """Whether this is a tool of another type, or an entry of `allowed_tools` for such a tool."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     return isinstance(kind, str) and kind != own
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Raise `ApiError` for too many tools, or two of one name."""
+    """Raise `ApiError` for too many tools, or two with the same name."""
     if len(tools) > MAX_TOOLS:
         raise ApiError(400, f"there are {len(tools)} tools; expected at most {MAX_TOOLS}", param="tools")
     names = [tool.name for tool in tools]
@@ -141,7 +257,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
 
 
 class Function(Part):
-    """What a tool is called, and with what."""
+    """Name, description and parameters of a tool."""
 
     name: ToolName
     description: str | None = None
@@ -154,7 +270,7 @@ class Function(Part):
 
 
 class FunctionTool(Part):
-    """A tool as chat completions have it."""
+    """A tool in the form of chat completions."""
 
     function: Function
     type: Literal["function"] | None = None
@@ -165,11 +281,11 @@ class FunctionTool(Part):
 
 
 def choose_tools(tools: Sequence[Tool], choice: object, *, parallel: bool | None) -> ToolUse | None:
-    """What `tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's APIs come to. Raises `ApiError`."""
+    """Tools and mode for `tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's APIs. Raises `ApiError`."""
     parallel = parallel is not False
     check_size("tool_choice", choice)
     if choice is None or choice in ("auto", "none", "required", "any"):
-        mode: Mode = "required" if choice == "any" else choice or "auto"  # type: ignore[assignment] # as just seen
+        mode: Mode = "required" if choice == "any" else choice or "auto"  # type: ignore[assignment] # checked above
         return tool_use(tools, mode, None, parallel=parallel)
     if isinstance(choice, dict) and choice.get("type") == "function":
         function = choice.get("function", choice)  # chat completions nest the name, responses do not
@@ -181,7 +297,7 @@ def choose_tools(tools: Sequence[Tool], choice: object, *, parallel: bool | None
 
 
 def _allowed(given: Mapping[str, Any], tools: Sequence[Tool], *, parallel: bool) -> ToolUse | None:
-    """Only some of the tools, one of which may or must be called."""
+    """Tools and mode for a choice of type `allowed_tools`. Raises `ApiError`."""
     inner = given.get("allowed_tools", given)
     listed = inner.get("tools") if isinstance(inner, dict) else None
     if not isinstance(listed, list) or inner.get("mode") not in {"auto", "required"}:

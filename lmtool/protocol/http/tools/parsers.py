@@ -1,59 +1,46 @@
-"""How models write calls of tools: each form by its name, with what reads it and what an answer in it must match."""
+"""Parser for the tool calls of one model family, and the constraints that make an answer follow its format."""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lmtool.core import constraint as constraints
+from lmtool.core.errors import ConstraintError
+from lmtool.protocol.http import errors
+from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.tools.argument_types import ArgumentTypes
 from lmtool.protocol.http.tools.call_grammar import CallContext, CallGrammar
-from lmtool.protocol.http.tools.deltas import Plain, Reader
-from lmtool.protocol.http.tools.feed import Feed, Reading, ScriptedReader
-from lmtool.protocol.http.tools.formats import (
-    call_list,
-    deepseek,
-    glm,
-    gpt_oss,
-    granite,
-    hermes,
-    kimi_k2,
-    llama3,
-    mistral,
-    pythonic,
-    qwen3_coder,
-)
+from lmtool.protocol.http.tools.definitions import form_or_call
+from lmtool.protocol.http.tools.feed import Feed, Plain, Reader, Reading, ScriptedReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from lmtool.core.types import Constraint
     from lmtool.protocol.http.tools.call_grammar import Part
     from lmtool.protocol.http.tools.definitions import Tool, ToolUse
 
 
-class CallListReader(ScriptedReader):
-    """`[{"name": ..., "parameters": {...}}, ...]` and nothing else: what a constraint makes where a call must be."""
-
-    def __init__(self) -> None:
-        super().__init__(call_list.read)
-
-
 @dataclass(frozen=True, slots=True)
 class ToolCallParser:
-    """One way in which models write calls."""
+    """One format of tool calls: how to read it, and the grammar of calls written in it."""
 
     name: str
     script: Callable[[Feed], Reading] | None = None
     """Reads an answer; None: every answer is text."""
     typed_script: Callable[[Feed, ArgumentTypes], Reading] | None = None
-    """The same, where the types of arguments are known from the tools' schemas only."""
+    """Reads an answer in a format where only the tools' schemas give the types of arguments."""
     marks: tuple[str, ...] = ()
-    """What may be special tokens, which do not show as text otherwise."""
+    """Texts that may be special tokens, which otherwise do not appear in the text."""
     grammar: CallGrammar | None = None
-    """What calls in this form match."""
+    """Grammar of calls; None: calls in this format cannot be constrained."""
     holds_forced: bool = True
-    """Whether a call that must be is written in this form, too; otherwise as an array of JSON objects."""
+    """Whether forced calls use this format; otherwise they are an array of JSON objects."""
     id_length: int | None = None
-    """How long the ids of calls must be for its templates; None: any length."""
+    """Length of call ids that the chat templates require; None: any length."""
 
     def reader(self, tools: Sequence[Tool] = ()) -> Reader:
         """A reader for one answer that may call these tools."""
@@ -62,77 +49,75 @@ class ToolCallParser:
             return ScriptedReader(lambda feed: script(feed, types))
         return Plain() if self.script is None else ScriptedReader(self.script)
 
-    def calls(self, tools: ToolUse, special: Mapping[str, int]) -> Part | None:
-        """What an answer of nothing but calls matches; None in a form that has no grammar.
 
-        special: those of the marks that are special tokens, with their ids. Raises `ConstraintError`.
-        """
-        return None if self.grammar is None else self.grammar.section(CallContext(tools, special))
+def tools_or_schema(form: Constraint, tools: ToolUse, calls: ToolCallParser, special: Mapping[str, int]) -> Constraint:
+    """A constraint that allows either text that matches `form`, or calls of the tools in the model's format.
 
-    def calls_beside_text(self, tools: ToolUse, special: Mapping[str, int]) -> Part | None:
-        """What an answer matches that is free text with calls in it; None where no mark tells the one from the other.
+    special: ids of the format's marks that are special tokens. Returns `form` if the format has no grammar, because
+    such a model makes no calls. Raises `ApiError` if the two cannot be combined.
+    """
+    try:
+        if calls.name == "llama3_json" and form.kind == "json_schema":
+            # Text and call both begin with a brace, so one schema must decide between them. Allows one call.
+            # Arguments of a tool that is not strict may be anything, as where nothing forces a call.
+            arguments = [(tool.name, tool.schema if tool.strict else {"type": "object"}) for tool in tools.tools]
+            schema = form_or_call(json.loads(form.text), arguments)
+            return constraints.json_schema(
+                schema, where="tools", strict=form.strict, any_whitespace=form.any_whitespace
+            )
+        if calls.grammar is None:
+            return form
+        written = calls.grammar.section(CallContext(tools, special))
+        return _structural_tag({"type": "or", "elements": [_part(form), written]})
+    except ConstraintError as error:
+        raise errors.from_error(error, "tools") from error
 
-        See `calls`.
-        """
-        return None if self.grammar is None else self.grammar.beside_text(CallContext(tools, special))
+
+def forced_calls(tools: ToolUse, calls: ToolCallParser, special: Mapping[str, int]) -> Constraint | None:
+    """A constraint that allows only calls in the model's format; None if forced calls are written as a JSON array.
+
+    special: see `tools_or_schema`. Raises `ApiError`.
+    """
+    if not calls.holds_forced or calls.grammar is None:
+        return None
+    try:
+        return _structural_tag(calls.grammar.section(CallContext(tools, special)))
+    except ConstraintError as error:
+        raise errors.from_error(error, "tools") from error
 
 
-_DEEPSEEK_MARKS = (deepseek.CALLS, deepseek.CALLS_END, deepseek.CALL, deepseek.CALL_END, deepseek.SEPARATOR)
-_FORMS = (
-    ToolCallParser("none"),
-    ToolCallParser(
-        "hermes",
-        hermes.read,
-        marks=(hermes.OPENING, hermes.CLOSING),
-        grammar=hermes.GRAMMAR,
-        holds_forced=False,
-    ),
-    ToolCallParser("llama3_json", llama3.read, marks=(llama3.TAG,), grammar=llama3.GRAMMAR, holds_forced=False),
-    ToolCallParser(
-        "mistral",
-        mistral.read,
-        marks=(mistral.OPENING, mistral.ARGUMENTS, mistral.CALL_ID),
-        grammar=mistral.GRAMMAR,
-        holds_forced=False,
-        id_length=9,
-    ),
-    ToolCallParser(
-        "qwen3_coder",
-        typed_script=qwen3_coder.read,
-        marks=(qwen3_coder.OPENING, qwen3_coder.CLOSING),
-        grammar=qwen3_coder.GRAMMAR,
-    ),
-    ToolCallParser(
-        "glm45",
-        typed_script=glm.read,
-        marks=(glm.OPENING, glm.CLOSING, glm.KEY, glm.KEY_END, glm.VALUE, glm.VALUE_END),
-        grammar=glm.GRAMMAR,
-    ),
-    ToolCallParser("deepseek_v3", deepseek.read, marks=_DEEPSEEK_MARKS, grammar=deepseek.V3_GRAMMAR),
-    ToolCallParser("deepseek_v31", deepseek.read, marks=_DEEPSEEK_MARKS, grammar=deepseek.V31_GRAMMAR),
-    ToolCallParser(
-        "kimi_k2",
-        kimi_k2.read,
-        marks=(kimi_k2.SECTION, kimi_k2.SECTION_END, kimi_k2.CALL, kimi_k2.CALL_END, kimi_k2.ARGUMENTS),
-        grammar=kimi_k2.GRAMMAR,
-    ),
-    ToolCallParser("granite", granite.read, marks=(granite.OPENING,), grammar=granite.GRAMMAR),
-    ToolCallParser(
-        "granite-20b-fc", granite.read_functions, marks=(granite.FUNCTION,), grammar=granite.FUNCTION_GRAMMAR
-    ),
-    # The reader of thoughts shows its marks as text; a call that must be stands behind the thought, on `final`.
-    ToolCallParser("openai", gpt_oss.read),
-    ToolCallParser("pythonic", pythonic.read, marks=(pythonic.OPENING, pythonic.CLOSING), grammar=pythonic.GRAMMAR),
-)
-_ALSO = {
-    "qwen3_xml": "qwen3_coder",
-    "glm47": "glm45",
-    "llama4_json": "llama3_json",
-    "llama4_pythonic": "pythonic",
-    "granite4": "hermes",
-}
-"""Further names of vLLM's, each of a form that has another one here."""
+def strict_calls(tools: ToolUse, calls: ToolCallParser, special: Mapping[str, int]) -> Constraint | None:
+    """A constraint on free text whose calls of strict tools follow their schemas; None if no tool is strict.
 
-TOOL_CALL_PARSERS = {form.name: form for form in _FORMS}
-"""By the names that vLLM gives them."""
-TOOL_CALL_PARSERS |= {name: TOOL_CALL_PARSERS[form] for name, form in _ALSO.items()}
+    Also None for a format without a mark that separates calls from text. special: see `tools_or_schema`. Raises
+    `ApiError`.
+    """
+    if calls.grammar is None or not any(tool.strict for tool in tools.tools):
+        return None
+    try:
+        written = calls.grammar.beside_text(CallContext(tools, special))
+        return None if written is None else _structural_tag(written)
+    except ConstraintError as error:
+        raise errors.from_error(error, "tools") from error
+
+
+def _structural_tag(part: Part) -> Constraint:
+    return constraints.structural_tag({"format": part}, where="tools")
+
+
+def _part(form: Constraint) -> object:
+    """The constraint as a part of a structural tag. Raises `ApiError` if there is no such part."""
+    if form.kind == "json_schema":
+        return {"type": "json_schema", "json_schema": json.loads(form.text), "strict": form.strict}
+    if form.kind == "regex":
+        return {"type": "regex", "pattern": form.text}
+    if form.kind == "choice":
+        return {"type": "regex", "pattern": "|".join(re.escape(text) for text in json.loads(form.text))}
+    if form.kind == "structural_tag" and "format" in (tag := json.loads(form.text)):
+        return tag["format"]
+    raise ApiError(
+        400,
+        f"a {form.kind.replace('_', ' ')} of this form cannot be enforced beside tools that may be called; "
+        'send tool_choice "none" or "required"',
+        param="tools",
+    )

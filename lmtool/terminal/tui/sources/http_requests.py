@@ -14,6 +14,7 @@ from lmtool.net.access.outgoing import as_headers, key_in
 from lmtool.protocol.providers.answer_events import piece_of
 from lmtool.protocol.providers.continuation import (
     STYLES_BY_OWNER,
+    STYLES_BY_URL,
     ask_for_prompt_ids,
     continue_by_ids,
     continue_by_text,
@@ -21,7 +22,6 @@ from lmtool.protocol.providers.continuation import (
     rest_of,
 )
 from lmtool.protocol.providers.json_values import list_of, object_of, text_of
-from lmtool.protocol.providers.prefill import STYLES_BY_URL
 from lmtool.terminal.tui.continuation import AS_TEXT
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last

@@ -8,7 +8,7 @@ from lmtool.core.types import TokenOutput, Usage
 from lmtool.protocol.http.answers import Answer
 from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.responses.replies import Response
-from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
 
 
 def played(text: str, ended: str = "stop") -> tuple[Response, list[dict[str, Any]]]:

@@ -14,8 +14,8 @@ from lmtool.inference.guide.answer_check import validate
 from lmtool.inference.guide.llguidance import CompiledConstraint, ConstraintBackend
 from lmtool.protocol.http.errors import ApiError
 from lmtool.protocol.http.tools.definitions import Mode, Tool, ToolUse
-from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
-from lmtool.protocol.http.tools.tools_or_schema import forced_calls, strict_calls, tools_or_schema
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
+from lmtool.protocol.http.tools.parsers import forced_calls, strict_calls, tools_or_schema
 from tests.inference.guide.following import EOS, TOKENIZER, VOCAB, accepts
 from tests.protocol.http.tools.formats.test_transcripts import deepseek
 from tests.protocol.http.tools.test_parsers import read

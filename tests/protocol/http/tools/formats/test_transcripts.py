@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.protocol.http.tools.definitions import Tool
-from lmtool.protocol.http.tools.deltas import Delta
-from lmtool.protocol.http.tools.parsers import TOOL_CALL_PARSERS
+from lmtool.protocol.http.tools.feed import Delta
+from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
 from tests.protocol.http.tools.test_parsers import Told, read
 
 TOOLS = (

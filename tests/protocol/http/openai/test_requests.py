@@ -1,4 +1,4 @@
-"""Messages of chat completions."""
+"""Messages of chat completion requests."""
 
 from __future__ import annotations
 

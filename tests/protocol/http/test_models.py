@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.core.types import TokenOutput
-from lmtool.protocol.http.scored_prompts import ScoredPrompts
+from lmtool.protocol.http.models import ScoredPrompts
 
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple)
 

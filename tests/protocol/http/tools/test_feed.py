@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.protocol.http.tools.call_reader import CallReader
+from lmtool.protocol.http.tools.feed import CallReader
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
