@@ -273,7 +273,9 @@ class SamplingFields(Body):
     seed: Annotated[int, _RANGES["seed"]] | None = None
     logit_bias: dict[str, Any] | None = None
     stop: Stop | None = None
-    stop_token_ids: Annotated[list[int], Meta(description="a list of token ids")] | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=64, description="a list of at most 64 token ids")] | None = (
+        None
+    )
     min_tokens: Annotated[int, _RANGES["min_tokens"]] | None = None
     ignore_eos: bool | None = None
     bad_words: Annotated[list[_StopText], Meta(max_length=MAX_BAD_WORDS)] | None = None
