@@ -145,7 +145,7 @@ def test_what_is_wrong_is_named(body: dict[str, object], param: str) -> None:
         ({"prompt": ["a"] * 100, "best_of": 2}, "best_of"),
         ({"prompt": ["a"] * 100, "n": 2}, "n"),
         ({"prompt": "a", "stop_token_ids": ["x"]}, "stop_token_ids[0]"),
-        ({"prompt": "a", "stop_token_ids": list(range(65))}, "a list of at most 64 token ids"),
+        ({"prompt": "a", "stop_token_ids": list(range(65))}, "stop_token_ids"),
     ],
 )
 def test_what_is_wrong_with_a_completion(body: dict[str, object], param: str) -> None:
