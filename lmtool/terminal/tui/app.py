@@ -1,17 +1,21 @@
-"""The inspector: one view of one state, drawn some thirty times a second, whatever the rate of tokens."""
+"""The inspector: one view of one state, drawn at most thirty times a second at any token rate."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import math
 import os
+import re
 import signal
 import sys
+import termios
 import time
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.filter import Monochrome, NoColor
@@ -21,12 +25,10 @@ from lmtool.core.logprobs import numbers
 from lmtool.terminal.tui.action import Keymap
 from lmtool.terminal.tui.actions.context import ActionContext
 from lmtool.terminal.tui.actions.navigation import compare
-from lmtool.terminal.tui.documents.key_help import keys_line, message_lines
+from lmtool.terminal.tui.documents.help import keys_line, message_lines
 from lmtool.terminal.tui.event_store import EventStore, TraceFile
 from lmtool.terminal.tui.keymap import ACTIONS
-from lmtool.terminal.tui.lost_terminal import discard_lost_output, terminal_is_lost
 from lmtool.terminal.tui.screens.main import MainScreen
-from lmtool.terminal.tui.tips import next_tip, tips_file
 from lmtool.trace.filter import parse
 
 if TYPE_CHECKING:
@@ -41,6 +43,93 @@ if TYPE_CHECKING:
     from lmtool.terminal.tui.sources.source import Source
     from lmtool.trace.reader import Ending
 
+TIPS = (
+    "{surprising} goes to the next surprising token, {least_likely} to the least likely one",
+    "{branch} on an alternative goes on from it in a new stream; {tree} shows the tree of branches",
+    '{filter} shows only some tokens: p<.1, gap>50ms, "text", /regex/',
+    "{compare} shows two streams of one prompt side by side, where they part in sight",
+    "{pause} stops the screen, not the recording; {frame_back} and {frame_on} go frame by frame",
+    "{heat} colours by another figure: surprisal, entropy, rank, the gap in time",
+    "{palette} runs what is typed, such as  heat entropy  or  export answer.html",
+    "{what_if} asks what another temperature or top-p would have left, and where this seed would have gone",
+    "{score} has a stream's tokens scored, as they are or edited",
+    "{record} writes everything from now on to a trace that opens here again",
+    "{raw} shows the whole frame that brought a token",
+)
+"""Sentences; `{action}` is replaced by the action's key."""
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d) (\d{1,9})\s*")
+
+
+def tips_file() -> Path:
+    """File with the day of the last tip, in the platform's folder for program state."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library/Application Support"
+    else:
+        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    return base / "lmtool" / "inspector-tip"
+
+
+def next_tip(keys: Keymap[Any], file: Path, today: date) -> str:
+    """The tip of today, each a day after the one before; empty where there was one today, or the day cannot be kept.
+
+    file: has the day of the last tip, and how many there were.
+    """
+    try:
+        last, count = _read(file)
+        if last == today:
+            return ""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{today.isoformat()} {count + 1}\n", encoding="utf-8")
+    except OSError:  # a read-only home: better no tip than the same one at every start
+        return ""
+    possible = [tip for tip in (_with_keys(tip, keys) for tip in TIPS) if tip]
+    return possible[count % len(possible)] if possible else ""
+
+
+def _read(file: Path) -> tuple[date | None, int]:
+    """The day of the last tip and their number. Anything else in the file counts as no tip yet."""
+    if not file.exists():
+        return None, 0
+    match = _LINE.fullmatch(file.read_text(encoding="utf-8", errors="replace")[:100])
+    if match is None:
+        return None, 0
+    try:
+        return date.fromisoformat(match[1]), int(match[2])
+    except ValueError:
+        return None, 0
+
+
+def _with_keys(tip: str, keys: Keymap[Any]) -> str:
+    """A tip with the user's own keys; empty where one of its actions has none."""
+    signs = {name: keys.sign(name) for name in re.findall(r"{(\w+)}", tip)}
+    return tip.format(**signs) if all(signs.values()) else ""
+
+
+def terminal_is_lost() -> bool:
+    """True if the terminal at stdin was closed; False if stdin is not a terminal."""
+    try:
+        termios.tcgetattr(0)
+    except termios.error as error:
+        return bool(error.args[0] != errno.ENOTTY)
+    return False
+
+
+def discard_lost_output() -> None:
+    """Point stdout and stderr at nothing where their terminal, stdin's, has gone.
+
+    What is still to be written would fail as the interpreter exits, and replace its status with 120.
+    """
+    if not terminal_is_lost():
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None and os.path.samestat(os.fstat(0), os.fstat(stream.fileno())):
+            os.dup2(nothing, stream.fileno())
+    os.close(nothing)
+
+
 TICK = 1 / 60
 """Seconds between looks at whether a frame is due."""
 FIGURES_EVERY = 0.25
@@ -52,7 +141,7 @@ LOADING_PERIOD = 0.4
 SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 30, 1 / 8
 """Seconds between two frames."""
 DRAWING_SHARE = 0.2
-"""Of the time that drawing may take; the rest belongs to keys and events."""
+"""Share of the time that drawing may take; the rest is for keys and events."""
 _MEMORY = 0.9
 """Weight of older frames at each new one."""
 PLAIN_THEME = "ansi-dark"
@@ -64,11 +153,11 @@ _TOUR = "new here?  lmtool tour"
 
 
 class Pace:
-    """Time between frames: longer at once when one takes long, shorter again after a while of quick ones."""
+    """Time between frames: grows at once after a slow frame, shrinks gradually after fast ones."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
-        """What a frame takes."""
+        """Seconds to draw a frame."""
 
     @property
     def period(self) -> float:
@@ -81,7 +170,7 @@ class Pace:
 
 
 class InspectorApp(ActionContext):
-    """Shows a source until the user quits. Returns an exit code."""
+    """The app: shows a source until the user quits, and returns an exit code."""
 
     CSS_PATH = "app.tcss"
     TITLE = "lmtool inspect"
@@ -176,7 +265,7 @@ class InspectorApp(ActionContext):
             self.run_worker(self._compare_with(self._second, self.other))
 
     async def _compare_with(self, second: Source, other: EventStore) -> None:
-        """Feed what a second server says of the same text, and open the comparison once both have."""
+        """Feed a second server's score of the same text, and open the comparison once both have ended."""
         try:
             await second.run(other.feed)
         except LmtoolError as error:
@@ -193,7 +282,7 @@ class InspectorApp(ActionContext):
             self.say(f"tip: {tip}   ({self.keys.sign('help') or 'help'}: everything else)")
 
     def _leave_lost_terminal(self) -> None:
-        """End where the terminal has gone without a signal (it was not ours to control): reads of it return at once."""
+        """Exit if the terminal was closed without a signal, because reads from it would return at once."""
         if terminal_is_lost():
             self.exit(128 + signal.SIGHUP)
 
@@ -234,7 +323,7 @@ class InspectorApp(ActionContext):
 
     @property
     def status_now(self) -> Status:
-        """What the header says."""
+        """Status for the header."""
         recording = self.source.recording if self.source is not None else None
         text = "" if recording is None else f"{recording.path.name} {numbers.size(recording.size_bytes)}"
         word = self.status.word
@@ -248,10 +337,10 @@ class InspectorApp(ActionContext):
         return isinstance(self.lines, TraceFile) and not self.lines.is_loaded
 
     def advice(self) -> str:
-        """How a first stream can be started; empty where it cannot be."""
+        """Instructions to start a first stream; empty if that is not possible."""
         if self.source is None:
             return ""
-        able = self.source.generate is not None
+        able = self.source.takes_requests
         keys = [(self.keys.sign(name), does) for name, does in _FIRST_STEPS if able]
         how = (f"{key} {does}" for key, does in keys if key)
         return "; ".join(filter(None, (self.source.advice, *how, _TOUR if able else "")))
@@ -309,7 +398,7 @@ class InspectorApp(ActionContext):
             compare(self)
 
     def _show_ending(self, lines: TraceFile) -> None:
-        """Once, whichever of the app and a source read the file to its end."""
+        """Show the ending of the file once, whether the app or a source read it."""
         ending = lines.ending
         if ending is None or ending == self._ending:
             return
@@ -320,7 +409,7 @@ class InspectorApp(ActionContext):
             self.say(f"{lines.path.name} is {ending.state}: {ending.reason}", warning=True)
 
     def _draw(self, now: float) -> bool:
-        """Draw if there is anything new; whether there was."""
+        """Draw if anything changed; True if so."""
         view = self.view
         self._go_to_next_stream()
         view.keep_to_filter()

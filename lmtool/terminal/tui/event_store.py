@@ -1,4 +1,4 @@
-"""Where the events behind a `State` are: a trace file, or a temporary file that grows while a source is watched."""
+"""Storage of the events of a `State`: a trace file, or a temporary file for live events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Lines(Protocol):
         """The event of a frame of the state; a large value in it may be a reference. Raises `FileError`."""
 
     def whole(self, frame: int) -> Event:
-        """The same without references."""
+        """The event of a frame with large values in place of references."""
 
 
 class _Reading:
@@ -98,7 +98,7 @@ class EventStore:
         return self._reading.at(self.state.frames.offsets[frame])
 
     def whole(self, frame: int) -> Event:
-        """The same: live events hold no references."""
+        """The event of a frame; live events contain no references."""
         return self.event(frame)
 
     def close(self) -> None:
@@ -125,13 +125,13 @@ class TraceFile:
         self._blobs: dict[str, int] = {}
         self._added: list[Event] = []
         self.is_loaded = False
-        """Whether the whole file is in the state."""
+        """True once the whole file is in the state."""
         self.live_from = 0
         """Frames from here on arrived after the file's last one."""
 
     @property
     def ending(self) -> Ending | None:
-        """How the file ends; None until it is loaded, without the hash of its end record until it is verified."""
+        """Ending of the file; None until it is loaded, without the hash of its end record until it is verified."""
         return self._reader.ending
 
     def load(self, seconds: float) -> bool:
@@ -174,7 +174,7 @@ class TraceFile:
         return self._added[offset - _ADDED] if offset >= _ADDED else self._reading.at(offset)
 
     def whole(self, frame: int) -> Event:
-        """The same with the values of blobs put back. Raises `FileError`."""
+        """The event of a frame with the values of blobs in place of references. Raises `FileError`."""
         return put_back(self.event(frame), self._blob)
 
     def _blob(self, sha256: str) -> object:
@@ -190,7 +190,7 @@ class TraceFile:
 
 
 class NoLines:
-    """Stands in where events are not stored."""
+    """Reader for states without stored events."""
 
     def event(self, frame: int) -> Event:
         """Raise `FileError`."""

@@ -1,4 +1,4 @@
-"""How things look: signs, colours of a theme and a heat palette, or attributes where there are no colours."""
+"""Looks: signs, colours of a theme and a heat palette, or attributes if there are no colours."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ASCII = Glyphs(
 )
 
 TO_ASCII = str.maketrans("…⟨⟩⏎·→\u2013⇧\u00d7≥≤─│", "~<>$.>-^x><-|")
-"""For what slips into texts beside the glyphs; each stands for one column as before."""
+"""ASCII replacements for other signs in texts, of the same width."""
 
 _NAMED = {
     "accent": ("accent", True),
@@ -132,7 +132,7 @@ class Styles:
         self.version = 0
         """Grows with every change: what was drawn with an older one must be drawn again."""
         self.color = True
-        """Whether there are colours; without them the heat is told by dim, bold and underline."""
+        """False if there are no colours: the heat is then dim, bold and underlined."""
         self._table: dict[str, Style] = {}
         self.of = lru_cache(maxsize=4096)(self._of)
 
@@ -203,7 +203,7 @@ def _thoughts(variables: Mapping[str, str], *, dark: bool, sixteen: bool) -> dic
 READABLE = 4.5
 """Least contrast of text, as WCAG 2 has it (1.4.3)."""
 _STEPS = 16
-"""Of the way from a colour to black or white."""
+"""Steps from a colour to black or white."""
 
 
 def _on_ground(color: Color | None, variables: Mapping[str, str]) -> Color | None:
