@@ -1,4 +1,4 @@
-"""Two streams compared: how long their sequences (prompt and tokens) are the same, where they part, how near a tie."""
+"""Comparison of two streams: common prefix of prompt and tokens, first difference, near ties."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Side:
 
     @property
     def ids(self) -> list[int]:
-        """Their ids; texts without an id have numbers of their own."""
+        """Ids of its tokens; texts without an id have negative numbers."""
         return [self.view.state.tokens.ids[row] for row in self.rows]
 
     def spelling(self, row: int) -> bytes:
@@ -207,7 +207,7 @@ def _by_text(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str
 
 
 class _Cut:
-    """A stream as bytes, and where its tokens begin."""
+    """A stream as bytes, with the offsets of its tokens."""
 
     def __init__(self, side: Side, begin: bytes) -> None:
         self._rows = side.rows
@@ -293,7 +293,7 @@ def _worst(a: Side, b: Side, pairs: list[tuple[int, int]]) -> tuple[float | None
 
 
 def _modes(a: Side, b: Side) -> tuple[str, ...]:
-    """A note where the logprobs are of different distributions."""
+    """A note if the logprobs are of different distributions."""
     modes = a.stream.logprobs_mode, b.stream.logprobs_mode
     if modes[0] == modes[1]:
         return ()

@@ -72,7 +72,7 @@ def tips_file() -> Path:
 
 
 def next_tip(keys: Keymap[Any], file: Path, today: date) -> str:
-    """The tip of today, each a day after the one before; empty where there was one today, or the day cannot be kept.
+    """Today's tip; empty if there was one today, or if the day cannot be stored.
 
     file: has the day of the last tip, and how many there were.
     """
@@ -102,7 +102,7 @@ def _read(file: Path) -> tuple[date | None, int]:
 
 
 def _with_keys(tip: str, keys: Keymap[Any]) -> str:
-    """A tip with the user's own keys; empty where one of its actions has none."""
+    """A tip with the user's keys; empty if one of its actions has none."""
     signs = {name: keys.sign(name) for name in re.findall(r"{(\w+)}", tip)}
     return tip.format(**signs) if all(signs.values()) else ""
 
@@ -117,7 +117,7 @@ def terminal_is_lost() -> bool:
 
 
 def discard_lost_output() -> None:
-    """Point stdout and stderr at nothing where their terminal, stdin's, has gone.
+    """Redirect stdout and stderr to the null device if their terminal, stdin's, was closed.
 
     What is still to be written would fail as the interpreter exits, and replace its status with 120.
     """
@@ -131,13 +131,13 @@ def discard_lost_output() -> None:
 
 
 TICK = 1 / 60
-"""Seconds between looks at whether a frame is due."""
+"""Seconds between checks for a due frame."""
 FIGURES_EVERY = 0.25
 """Seconds between new figures: readable, and cheap."""
 LOAD_SLICE = 0.02
 """Seconds for which a file is read before keys are handled."""
 LOADING_PERIOD = 0.4
-"""Seconds between two frames meanwhile, unless a key asks for one."""
+"""Seconds between frames while a file is read, unless a key needs one."""
 SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 30, 1 / 8
 """Seconds between two frames."""
 DRAWING_SHARE = 0.2
@@ -145,10 +145,10 @@ DRAWING_SHARE = 0.2
 _MEMORY = 0.9
 """Weight of older frames at each new one."""
 PLAIN_THEME = "ansi-dark"
-"""The theme without colours of its own."""
+"""Theme with the terminal's colours."""
 _CRASHED = 70
 _FIRST_STEPS = (("prompt", "types a prompt"), ("demo", "runs a demo"))
-"""Actions by which a first stream begins, and what they do."""
+"""Actions that start a first stream, and their descriptions."""
 _TOUR = "new here?  lmtool tour"
 
 
@@ -293,7 +293,7 @@ class InspectorApp(ActionContext):
     # Keys.
 
     def press(self, key: str, character: str | None) -> bool:
-        """Run the action of a key; whether it has one."""
+        """Run the action of a key; False if it has none."""
         action = self.keys.action(key, character)
         if action is None:
             return False
@@ -367,7 +367,7 @@ class InspectorApp(ActionContext):
             self.exit(0)
 
     async def _read(self, lines: TraceFile) -> None:
-        """Read a file, then verify it; keys and frames come between the slices."""
+        """Read a file in slices, then verify it."""
         verified = False
         while not verified:
             try:

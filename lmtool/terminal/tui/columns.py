@@ -101,6 +101,6 @@ class TokenLog:
         self.frames.extend(frames)
 
     def logprob(self, row: int) -> float | None:
-        """The token's logprob in nats; None where none was sent."""
+        """The token's logprob in nats; None if none was sent."""
         value = self.logprobs[row]
         return None if math.isnan(value) else value

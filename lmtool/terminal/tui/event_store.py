@@ -31,7 +31,7 @@ _CACHED = 256
 _LARGE = 2**16
 """Bytes of a line from which on its event is not cached."""
 _ADDED = 2**62
-"""Offsets from here on are those of events that are in no file."""
+"""First offset of events that are in no file."""
 
 
 class Lines(Protocol):
@@ -54,7 +54,7 @@ class _Reading:
         self._cache: OrderedDict[int, Event] = OrderedDict()
 
     def at(self, offset: int) -> Event:
-        """Raises `FileError` where the file was changed meanwhile."""
+        """The event at an offset. Raises `FileError` if the file has changed."""
         if offset in self._cache:
             self._cache.move_to_end(offset)
             return self._cache[offset]
@@ -107,7 +107,7 @@ class EventStore:
 
 
 class TraceFile:
-    """Folds a trace file into `state`, a slice at a time, so that a screen stays alive meanwhile."""
+    """Folds a trace file into `state` in slices, so that the screen stays responsive."""
 
     def __init__(self, path: str | Path) -> None:
         """Read the header. Raises `FileError`."""
@@ -135,7 +135,7 @@ class TraceFile:
         return self._reader.ending
 
     def load(self, seconds: float) -> bool:
-        """Read on for about `seconds`; whether the file's end is reached. Raises `FileError`."""
+        """Read for about `seconds`; True at the end of the file. Raises `FileError`."""
         limit = time.monotonic() + seconds
         if self._reader.packed:
             self._file.seek(0, 2)  # an event may have been read meanwhile
@@ -155,7 +155,7 @@ class TraceFile:
         return True
 
     def verify(self, seconds: float) -> bool:
-        """Compare a loaded file with the hash of its end record, for about `seconds`; whether that is done.
+        """Compare a loaded file with the hash of its end record, for about `seconds`; True when done.
 
         Raises `FileError`.
         """

@@ -97,7 +97,7 @@ def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bo
 
 
 def events_of(view: View, stream: Stream) -> Iterator[Event]:
-    """The events of one stream: its connection, vocabulary, request and outputs without those of others."""
+    """Events of one stream alone: its connection, vocabulary, request and outputs."""
     request = view.lines.event(stream.frame)
     yield Open(request.time, stream.connection, {"peer": "client"})
     if vocabulary := _vocabulary(view, stream):
@@ -110,7 +110,7 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
 
 
 def _frames(view: View, stream: Stream) -> list[int]:
-    """Frames after the request that belong to the stream: those of its tokens, its ending, for HTTP all up to it."""
+    """Frames of the stream after its request: tokens and ending; over HTTP all frames up to the ending."""
     state, rows = view.state, stream.rows[: stream.count(view.token_count)]
     frames = dict.fromkeys(state.tokens.frames[row] for row in rows)
     last = next(reversed(frames), stream.frame)
@@ -185,7 +185,7 @@ def _is_thought(style: str) -> bool:
 
 
 def _colors(style: str, palette: Palette) -> tuple[int | None, int | None]:
-    """Numbers of a style's text and ground among the 256 colours; None for what it leaves as it is."""
+    """Text and background of a style among the 256 colours; None for the default."""
     if style.startswith("heat"):
         return COLORS[palette][int(style[4:])]
     if style.startswith("thought") and style != "thought":
@@ -221,7 +221,7 @@ def _svg_line(line: list[tuple[str, str]], y: int, palette: Palette) -> Iterator
 
 
 def _wrapped(tokens: list[ShownToken]) -> list[list[tuple[str, str]]]:
-    """Tokens in lines; one that does not fit goes to the next line whole."""
+    """Tokens in lines; a token that does not fit begins the next line."""
     lines: list[list[tuple[str, str]]] = [[]]
     column = 0
     for text, style, _ in tokens:
@@ -312,7 +312,7 @@ FORMS: Mapping[str, Form] = {
 
 
 def preamble(lines: EventStore | TraceFile) -> list[Event]:
-    """Requests and answers of live streams that have not ended, in order, without those of others.
+    """Requests and answers of running live streams alone, in order.
 
     A stream whose request is not known is left out, as it would be in a recording from the beginning.
     """
@@ -328,7 +328,7 @@ def preamble(lines: EventStore | TraceFile) -> list[Event]:
 
 
 def _frames_so_far(state: State, stream: Stream) -> Iterable[int]:
-    """Its request and what brought its tokens; of an HTTP answer all since then."""
+    """Frames of its request and tokens; over HTTP all frames since the request."""
     if stream.api is None:
         return (stream.frame, *(state.tokens.frames[row] for row in stream.rows))
     later = range(stream.frame + 1, len(state.frames))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LARGEST = 400
 """Columns or rows of a picture."""
 _FRAMES = 2
-"""Drawings until panes are as high as what they show."""
+"""Drawings until the panes have their final heights."""
 
 
 def has_screen() -> bool:
@@ -49,7 +49,7 @@ async def print_source(
     expression: Filter | None = None,
     sentences: bool = False,
 ) -> None:
-    """Print what a source feeds until it is over or `stop` is set. Raises what the source raises."""
+    """Print the events of a source until it ends or `stop` is set. Raises the source's errors."""
     from lmtool.terminal.tui.plain import PlainLines, Sentences
 
     printer: PlainLines | Sentences = (Sentences if sentences else PlainLines)(put, expression)
@@ -65,7 +65,7 @@ async def print_source(
 
 
 def print_trace(put: Callable[[str], None], path: str, *, expression: Filter | None, sentences: bool) -> TraceReader:
-    """Print a trace file; what has read it knows how it ends. Raises `FileError`."""
+    """Print a trace file; its reader, which knows the ending. Raises `FileError`."""
     from lmtool.terminal.tui.measures import load_selection
     from lmtool.terminal.tui.plain import PlainLines, Sentences
     from lmtool.trace.reader import TraceReader

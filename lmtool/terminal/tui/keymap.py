@@ -1,4 +1,4 @@
-"""The keys: each action with its default keys, name, help, what it runs, and the command line that does the same."""
+"""Table of actions: default keys, name, help, implementation, equivalent command line."""
 
 from __future__ import annotations
 

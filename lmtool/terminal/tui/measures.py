@@ -34,9 +34,9 @@ Uncertainty: TypeAlias = Literal["surprisal", "entropy", "margin"]
 """Measure of uncertainty: unlikely tokens, many possible tokens, or two nearly equal ones."""
 UNCERTAINTIES: tuple[Uncertainty, ...] = get_args(Uncertainty)
 _CACHED_FRAMES = 512
-"""Frames of which the alternatives stay in memory."""
+"""Frames whose alternatives are cached."""
 _EARLIER = 64
-"""Frames of an HTTP answer that are read again at most for one token: large answers come in parts."""
+"""Most frames of an HTTP answer read for one token, because large answers come in parts."""
 
 
 class Measures:
@@ -94,7 +94,7 @@ class Measures:
         return dict(zip(rows, lists, strict=False))
 
     def rank(self, row: int) -> Rank | None:
-        """Rank of a token, or the least that it can be; None where nothing is known of it."""
+        """Rank of a token, or its lower bound; None if unknown."""
         return self.distribution(row).rank
 
     def name(self, row: int) -> int | str | bytes:
@@ -103,13 +103,13 @@ class Measures:
         return token if token >= 0 else self.state.texts.piece(token)
 
     def quote(self, alternative: int | str | bytes) -> str:
-        """An alternative between quotes, harmless; bytes inside a character as `⟨f0 9f⟩`."""
+        """An alternative in quotes, without control characters; bytes inside a character as `⟨f0 9f⟩`."""
         if isinstance(alternative, bytes):
             return f"⟨{alternative.hex(' ')}⟩"
         return visible(self.state.texts.quote(alternative) if isinstance(alternative, int) else repr(alternative))
 
     def quote_token(self, row: int) -> str:
-        """A token between quotes, harmless."""
+        """A token in quotes, without control characters."""
         return visible(self.state.texts.quote_row(row))
 
     def alternatives_text(self, row: int, most: int) -> str:
@@ -130,7 +130,7 @@ class Measures:
         return probability(top[0][1]) - probability(top[1][1])
 
     def uncertainty(self, row: int, by: Uncertainty) -> float | None:
-        """A figure that is larger the less certain a token was: bits, or the margin below 0; None where not known."""
+        """Uncertainty of a token, larger for less certain ones: bits, or the negative margin; None if unknown."""
         if by == "margin":
             margin = self.margin(row)
             return None if margin is None else -margin
@@ -373,7 +373,7 @@ class Selection:
 
 @contextmanager
 def load_selection(path: str | Path, expression: Filter | None) -> Iterator[Selection | None]:
-    """The selection by a filter from a trace file, which is read for it as a whole; None for no filter.
+    """Selection by a filter from a trace file, which is read completely first; None without a filter.
 
     So how a stream ends is known at its first token. Raises `FileError`.
     """

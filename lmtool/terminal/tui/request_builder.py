@@ -65,7 +65,7 @@ class Continuation:
         return None if self.kept_ids and self.kept_text is None else f"{self.kept_text or ''}{self.text}".encode()
 
     def request_for(self, server: Abilities) -> tuple[GenerateRequest, str]:
-        """The request that continues exactly this, and a sentence on what is not certain, or empty.
+        """The request that continues exactly this, and a note on what is uncertain, or an empty text.
 
         As prompt where that loses nothing, else behind the prompt as generated ids. Raises `UsageError` where the
         server can be asked for neither.
@@ -100,7 +100,7 @@ class Continuation:
         return self._behind(MixedPrompt((*parts, *more)), len(kept)), ""
 
     def _behind(self, prompt: Prompt, used: int) -> GenerateRequest:
-        """A request for what comes after `used` tokens. A repetition penalty counts the prompt as well: it stays."""
+        """A request for the tokens after `used` tokens. The repetition penalty stays, as it counts the prompt."""
         sampling = self.request.sampling
         most, least = max(FEWEST_TOKENS, sampling.max_tokens - used), max(0, sampling.min_tokens - used)
         return replace(self.request, prompt=prompt, sampling=replace(sampling, max_tokens=most, min_tokens=least))
@@ -214,7 +214,7 @@ def prompt_of(view: View, message: Generate | Score) -> Prompt:
 
 
 def ids_of(view: View, stream: Stream, count: int) -> tuple[int, ...]:
-    """Ids of a stream's first tokens. Raises `UsageError` where one has none."""
+    """Ids of a stream's first tokens. Raises `UsageError` if one has none."""
     ids = tuple(view.state.tokens.ids[row] for row in stream.rows[:count])
     if any(token < 0 for token in ids):
         raise UsageError(f"stream {stream.label} cannot be sent again: some of its tokens have no ids")
@@ -311,7 +311,7 @@ def _continued(view: View, row: int, more: tuple[int | str | bytes, ...], typed:
 
 
 def spell(view: View, name: int | str | bytes) -> bytes | None:
-    """The bytes that a token adds, by its id, text or bytes; None where they are not known."""
+    """Bytes of a token by its id, text or bytes; None if unknown."""
     if isinstance(name, int):
         return view.state.texts.spelling(name)
     return name.encode() if isinstance(name, str) else name
@@ -332,7 +332,7 @@ def whole_text(pieces: Sequence[bytes | None]) -> str | None:
 
 
 def _stateful_parts(view: View, request: GenerateRequest, prefix: tuple[int, ...]) -> list[str]:
-    """Parts of a request that depend on generated tokens, and would not know of those in the new prompt."""
+    """Parts of a request that depend on generated tokens, and would lose them in the new prompt."""
     if not prefix:
         return []
     sampling = request.sampling
@@ -373,7 +373,7 @@ class TextToScore:
     prompt: Prompt
     before: tuple[int, ...]
     text: str
-    """Continues what is before it; empty where all ids are known."""
+    """Text after `before`; empty if all ids are known."""
     after: tuple[int, ...] = ()
     whole: str = ""
     """The whole text, sent instead of ids if the tokenizer is not available here."""
@@ -398,7 +398,7 @@ class EditableText:
         return "".join(map(visible, "".join(self.texts)))
 
     def after_edit(self, line: str) -> TextToScore:
-        """The tokens as they are where the line is; only what differs is left to be tokenized."""
+        """The known ids around the edit, and the edited text in between."""
         own = self.line
         if line == own:
             return TextToScore(self.prompt, self.ids, "", (), line, self.model)
@@ -422,7 +422,7 @@ class EditableText:
 
 
 def editable_text(view: View, stream: Stream) -> EditableText:
-    """A stream's tokens up to the moment, after its own prompt. Raises `UsageError` where they cannot be sent again."""
+    """A stream's prompt and tokens up to the moment. Raises `UsageError` if they cannot be sent again."""
     message, count = request_of(view, stream), stream.count(view.token_count)
     ids, decoder, whole = ids_of(view, stream, count), codecs.getincrementaldecoder("utf-8")("replace"), []
     for token in ids:

@@ -72,7 +72,7 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def fitted(line: Line, columns: int) -> Line:
-    """A line in at most this many columns; what does not fit is cut with a sign."""
+    """A line cut to this many columns, with a sign."""
     out: Line = []
     left = columns
     for i, run in enumerate(line):
@@ -92,7 +92,7 @@ def length(line: Line) -> int:
 
 
 def flow(phrases: Iterable[Run], columns: int) -> list[Line]:
-    """Phrases in lines, two blanks between them; one that does not fit goes to the next line; no empty ones."""
+    """Phrases in lines, two blanks apart; empty phrases are dropped."""
     lines: list[Line] = []
     used = 0
     for phrase in phrases:

@@ -90,7 +90,7 @@ class Texts:
         return name or (f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩")
 
     def spelling(self, token: int) -> bytes | None:
-        """The bytes that an id adds to a text; None where they are not known."""
+        """Bytes of an id; None if unknown."""
         if token >= NO_ID and token not in self._vocab:
             return None
         piece = self.piece(token)
@@ -173,7 +173,7 @@ class _Spelling:
             self.texts.append(self._decoder.decode(piece if isinstance(piece, bytes) else piece.encode()))
 
     def forget_guesses(self) -> bool:
-        """Drop everything from the first guess on; whether there was one."""
+        """Drop everything from the first guess on; False if there was none."""
         if self._guess is None:
             return False
         place, state = self._guess
@@ -220,7 +220,7 @@ class State:
         """Known hashes of the tokenizers of the served models."""
         self._answers = Answers(self._new_stream)
         self._request_frame = 0
-        """The frame that brings the requests of which streams are made."""
+        """Frame of the requests that are being added."""
         self._blobs: dict[str, Digest] = {}
         self._plain = False
         """True if the server is known to speak LMTP without extensions, such as LMQL's."""
@@ -243,7 +243,7 @@ class State:
         self.feed((event,), (offset,))
 
     def feed(self, events: Sequence[Event], offsets: Iterable[int] | None = None) -> None:
-        """Add the next events. offsets: where their lines begin; without, they cannot be read again."""
+        """Add the next events. offsets: of their lines; without them, they cannot be read again."""
         places: list[int] = []
         lines: list[TokenLine] = []
         for event, offset in zip(events, [0] * len(events) if offsets is None else offsets, strict=True):
@@ -260,7 +260,7 @@ class State:
             self.add_tokens(places, lines)
 
     def add_tokens(self, offsets: Sequence[int], lines: Sequence[TokenLine]) -> None:
-        """Add TOKEN frames that follow each other. offsets: where their lines begin."""
+        """Add consecutive TOKEN frames. offsets: of their lines."""
         entries = [entry for line in lines for entry in line.entries]
         ends: list[int] = []
         reasons, errors = [one.finish_reason for one in entries], [one.error for one in entries]
@@ -362,7 +362,7 @@ class State:
                     self.tokens.logprobs[row] = _NAN
 
     def _add_other(self, event: Event, offset: int) -> None:
-        """Add an event that brings no LMTP tokens."""
+        """Add an event without LMTP tokens."""
         if isinstance(event, Vocab):
             self.texts.learn(event.tokens)
             self.texts.special_names = {**event.names, **self.texts.special_names}
@@ -408,7 +408,7 @@ class State:
         self.tokens.extend((stream.index,), (token,), (logprob,), (frame,))
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> Stream:
-        """The stream of a request; those that generate nothing are not kept."""
+        """A new stream for a request; kept only if it can generate."""
         frame = self.streams[started.stream.index].frame if choice else self._request_frame
         stream = stream_of(started, index, choice, frame, self._blobs)
         if index >= 0:
@@ -447,7 +447,7 @@ class State:
         return self.frames.first_tokens[frame] if frame < len(self.frames) else len(self.tokens)
 
     def tokens_of_frame(self, frame: int) -> range:
-        """Rows of the tokens that a frame brought."""
+        """Rows of the tokens of a frame."""
         after = frame + 1
         last = self.frames.first_tokens[after] if after < len(self.frames) else len(self.tokens)
         return range(self.frames.first_tokens[frame], last)
@@ -474,7 +474,7 @@ class State:
         return "".join(self.texts.text_at(stream, i) for i in range(count))
 
     def prompt_text(self, stream: Stream) -> str:
-        """The end of a stream's prompt; an action's may come, and grow, after the action."""
+        """End of a stream's prompt; that of an Evergreen action may arrive after the action."""
         if stream.nodes is not None:
             return stream.nodes.prompt_end()
         begin, ids = (stream.prompt, ()) if isinstance(stream.prompt, str) else ("", stream.prompt)

@@ -29,7 +29,7 @@ WINDOW = 500
 
 
 class Section(NamedTuple):
-    """A part of an answer: a call of a tool, or what follows one."""
+    """A part of an answer: a tool call, or the text after one."""
 
     position: int
     """Position of its first token in its stream."""
@@ -81,7 +81,7 @@ class Stream(stream_events.Stream):
     payload: Mapping[str, object] = field(default_factory=dict)
     """The request without its prompt and bias."""
     prompt: tuple[int, ...] | str = ""
-    """Ids or text of the prompt's end, cut to what a row can show."""
+    """Ids or text at the end of the prompt, cut to the length of a row."""
     generated: tuple[int, ...] = ()
     """Last ids that count as generated after a text or messages; after ids they are part of `prompt`."""
     generated_tokens: int = 0
@@ -108,7 +108,7 @@ class Stream(stream_events.Stream):
     sections: list[Section] = field(default_factory=list)
     """Tool calls and the text after them; empty for a stream of text alone."""
     thought_bounds: array[int] = field(default_factory=lambda: array("i"))
-    """Rows of the token log at which what it thinks begins, ends, begins again, and so on."""
+    """Rows of the token log at which thoughts begin and end, alternately."""
     hold_ups: list[HoldUp] = field(default_factory=list)
     """Notices of the server on waiting, in order."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
@@ -149,7 +149,7 @@ class Stream(stream_events.Stream):
         return self.phase_at(moment, produced=bool(self.count(tokens)))
 
     def perplexity(self, count: int) -> float | None:
-        """Perplexity of its first `count` tokens, by those that have a logprob; None where none has."""
+        """Perplexity of its first `count` tokens with a logprob; None if there are none."""
         sums, counts = self._sums, self._counts
         if len(sums) <= count:
             new = [self.logprobs[row] for row in self.rows[len(sums) - 1 : count]]
@@ -164,9 +164,9 @@ class Timing:
 
     ttft: float | None = None
     rate: float | None = None
-    """Tokens a second after those of the first frame."""
+    """Tokens per second after the first frame."""
     gaps: tuple[float, ...] = ()
-    """Between frames that brought tokens, the last `WINDOW` of them; tokens of one frame arrived together."""
+    """Seconds between the last `WINDOW` frames with tokens."""
     per_frame: float | None = None
     """Tokens a frame."""
 
@@ -248,7 +248,7 @@ def digest(value: object) -> Digest:
 
 
 def _last_message(messages: list[object]) -> str:
-    """The text of the last message, or what a tool answered."""
+    """Text of the last message or tool output."""
     last = messages[-1] if messages else None
     if isinstance(last, str):
         return last[-PROMPT_CHARACTERS:]
@@ -258,7 +258,7 @@ def _last_message(messages: list[object]) -> str:
 
 
 def _content_text(content: object) -> str:
-    """A content, or the texts of its parts, which may be answers of tools with parts of their own."""
+    """Text of a content and of its nested parts."""
     if isinstance(content, str):
         return content
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
@@ -306,7 +306,7 @@ def _top_logprobs(started: RequestStarted) -> int | None:
 
 
 def _mode(started: RequestStarted, *, biased: bool) -> LogprobsMode | None:
-    """SCORE has the model's own; what HTTP servers have is their business."""
+    """Distribution of a request's logprobs: raw for SCORE; None for HTTP, where it is unknown."""
     if started.stream_kind == "GEN" and started.has_request:
         return logprobs_mode(started.payload, biased=biased)
     return "raw" if started.stream_kind == "SCORE" else None

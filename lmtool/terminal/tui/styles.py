@@ -93,7 +93,7 @@ _NAMED = {
     "chosen": ("accent", True),
     "out": ("text-accent", False),
 }
-"""Style to a variable of Textual's themes, and whether it is bold."""
+"""Name of a style to a variable of Textual's themes, and True if bold."""
 
 _ATTRIBUTES = {
     "dim": Style(dim=True),
@@ -130,7 +130,7 @@ class Styles:
         """Begin without any look: every name is plain until `change`. ascii: draw with ASCII only."""
         self.ascii = ascii
         self.version = 0
-        """Grows with every change: what was drawn with an older one must be drawn again."""
+        """Incremented with every change; lines of older versions must be drawn again."""
         self.color = True
         """False if there are no colours: the heat is then dim, bold and underlined."""
         self._table: dict[str, Style] = {}
@@ -186,7 +186,7 @@ def _colored(variables: Mapping[str, str], palette: Palette, *, dark: bool, sixt
 
 
 def _thoughts(variables: Mapping[str, str], *, dark: bool, sixteen: bool) -> dict[str, Style]:
-    """Looks of what a model thinks before its answer: italic and purple, each step of the heat on its own ground."""
+    """Styles of thoughts: italic and purple, with a background for each step of the heat."""
     italic = Style(italic=True)
     if sixteen:
         steps = {f"thought{i}": italic + Style.parse(name) for i, name in enumerate(_SIXTEEN_THOUGHTS)}
@@ -247,7 +247,7 @@ def _linear(value: float) -> float:
 
 
 def _dim(variables: Mapping[str, str], *, dark: bool) -> Style:
-    """A grey that can still be read; the terminal's own dimming where the theme has the terminal's own colours."""
+    """A readable grey; the terminal's dimming for themes with the terminal's colours."""
     if not variables.get("foreground", "").startswith("#"):
         return Style(dim=True)
     return Style(color=_on_ground(Color.from_ansi(246 if dark else 242), variables))

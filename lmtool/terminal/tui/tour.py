@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lmtool.terminal.tui.tour_steps import Progress, Step
 
 LOOKS_EVERY = 0.1
-"""Seconds between two looks at whether a step is done."""
+"""Seconds between checks of the step."""
 SLIM, LOW = 70, 32
 """Columns below which texts have one more line; rows below which the bottom panes are hidden."""
 _TEXT_LINES = {True: 3, False: 2}
@@ -139,7 +139,7 @@ class TourApp(InspectorApp):
         return is_known
 
     def do(self, action: Action[ActionContext]) -> None:
-        """Run an action; one that is not what the tour waits for is named, and what it waits for."""
+        """Run an action; if the tour waits for another one, name both."""
         step, message = self.progress.step, self.message
         super().do(action)
         self.follow()
@@ -157,7 +157,7 @@ class TourApp(InspectorApp):
     # The lines above the panes.
 
     def tour_lines(self, columns: int) -> list[Line]:
-        """The title, and what to do: always as many lines, so that nothing below moves."""
+        """Title and instructions, always of the same height, so that nothing below moves."""
         room, slim = columns - 2, columns < SLIM
         text = wrapped(words(self, self._text()), room)[: _TEXT_LINES[slim]]
         lines = [self._title(room, slim=slim), *text, *([] for _ in range(_TEXT_LINES[slim] - len(text)))]
@@ -208,6 +208,6 @@ class TourScreen(MainScreen):
         super().lay_out()
 
     def draw(self, *, figures: bool) -> None:
-        """Draw what has changed."""
+        """Draw the changes."""
         super().draw(figures=figures)
         self._steps.draw()

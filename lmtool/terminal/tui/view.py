@@ -192,7 +192,7 @@ class View:
         return self.from_beginning and stream.ended is not None and stream.ended <= self.time
 
     def follow_stream(self) -> None:
-        """Show the tokens of the stream under the cursor only, or of all again."""
+        """Toggle between the tokens of the current stream and of all."""
         if self.current is not None:
             self.followed_stream = None if self.followed_stream == self.stream else self.stream
 
@@ -206,7 +206,7 @@ class View:
     # Tokens.
 
     def token_rows(self) -> array[int] | range:
-        """Rows of the tokens that the interleaved view shows, in order."""
+        """Rows of the interleaved view, in order."""
         tokens = self.token_count
         if self._token_filter is not None:
             return self._token_filter.rows(tokens, self.followed_stream)
@@ -262,7 +262,7 @@ class View:
             self._move(stream.rows[: stream.count(self.token_count)], row, steps)
 
     def move_row(self, steps: int) -> None:
-        """The cursor down in what the interleaved view shows."""
+        """Move the cursor in the interleaved view."""
         rows = self.token_rows()
         if len(rows):
             self._move(rows, rows[-1] if self.row is None else self.row, steps)
@@ -345,7 +345,7 @@ class View:
         return count - 1 if count else None
 
     def choose_frame(self, frame: int) -> None:
-        """Put the cursor on a frame, and on the first token it brought."""
+        """Put the cursor on a frame, and on its first token."""
         rows = self.state.tokens_of_frame(frame)
         if len(rows):
             self.choose_token(rows[0])

@@ -1,4 +1,4 @@
-"""The widgets that everything is drawn with: lines of runs, of which only those that changed are drawn again."""
+"""Widgets that draw lines of runs, and redraw only changed lines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def target_at(line: Line, column: int) -> int | None:
 
 
 class Canvas(Widget):
-    """Lines, drawn again where they differ from those before."""
+    """Lines of runs; redraws only changed lines."""
 
     ALLOW_SELECT = False
 
@@ -62,7 +62,7 @@ class Canvas(Widget):
         self._version = -1
         self._base = Style.null()
         self._rows: dict[tuple[Run, ...], Strip] = {}
-        """Drawn lately: what scrolls is the same line in another row."""
+        """Cache of drawn lines: a scrolled line is the same in another row."""
         self._edges = Strip([]), Strip([])
         """Border of a row, left and right."""
         self._shape: object = None
@@ -177,7 +177,7 @@ class LinePane(Canvas, can_focus=True):
         return max(0, self.height - self.top - self.rows)
 
     def draw(self) -> None:
-        """Look at the document again."""
+        """Lay out the document again, and draw it."""
         columns, rows = self.size.width, self.size.height
         if not self.is_mounted or not columns or not rows:
             return
@@ -209,11 +209,11 @@ class LinePane(Canvas, can_focus=True):
         self.draw()
 
     def tie(self) -> None:
-        """Bring the cursor into sight again, and keep it there."""
+        """Scroll to the cursor, and follow it."""
         self._loose = False
 
     def on_resize(self, _: events.Resize) -> None:
-        """Another width breaks lines elsewhere, and titles count what is out of sight."""
+        """Draw again for the new size."""
         self.draw()
         self.post_message(self.Resized())
 
@@ -228,7 +228,7 @@ class LinePane(Canvas, can_focus=True):
         self.scroll_rows(-WHEEL)
 
     def on_click(self, event: events.Click) -> None:
-        """Tell the document what was clicked."""
+        """Pass a click to the document."""
         target = self.target(event)
         if target is not None:
             self.document.click(target)
@@ -263,7 +263,7 @@ class LineBar(Canvas):
         self.draw()
 
     def on_click(self, event: events.Click) -> None:
-        """Tell what was clicked."""
+        """Report a clicked target."""
         target = self.target(event)
         if target is not None:
             self.post_message(self.Clicked(self, target))

@@ -103,7 +103,7 @@ class ActionContext(App[int]):
             self.say_error(error)
 
     def explain(self, name: str) -> None:
-        """Say what a word of the screen means."""
+        """Show the meaning of a word of the screen."""
         word = word_of(name)
         if word is not None:
             self.say(f"{word.name}: {word.sentence}")
@@ -122,7 +122,7 @@ class ActionContext(App[int]):
         self.changed()
 
     def say_error(self, error: LmtoolError, *, stays: bool = False) -> None:
-        """Show what went wrong and what to do next."""
+        """Show an error and its hints."""
         self.say(" · ".join([error.message, *error.hints]), warning=True, stays=stays)
 
     def get_css_variables(self) -> dict[str, str]:
@@ -155,7 +155,7 @@ class ActionContext(App[int]):
     # The source.
 
     async def observe(self, source: Source) -> None:
-        """Fold what a source feeds until it is over."""
+        """Feed the events of a source until it ends."""
         try:
             await source.run(self.lines.feed)
         except LmtoolError as error:
@@ -168,7 +168,7 @@ class ActionContext(App[int]):
         self.changed()
 
     def resume_source(self) -> None:
-        """Watch a source again that had failed: its server took a request."""
+        """Observe a failed source again, after its server took a request."""
         if self.source is not None and self.source.live and self.status.trouble:
             self.status = replace(self.status, word="LIVE", trouble=False)
             self.run_worker(self.observe(self.source))

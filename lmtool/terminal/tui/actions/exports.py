@@ -97,7 +97,7 @@ def export_into(app: ActionContext, path: Path) -> None:
 
 
 def copy(app: ActionContext) -> None:
-    """Copy what the pane is about."""
+    """Copy the frame, text or token of the focused pane."""
     view, pane = app.view, app.main.pane_name
     frame, row, stream = view.current_frame, view.token, view.current
     if pane == "frames" and frame is not None:

@@ -1,4 +1,4 @@
-"""Actions that change what is looked at: the cursor, the moment, the filter, the colours; and what opens over it."""
+"""Actions on the view: cursor, moment, filter, colours; and the screens over the panes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lmtool.terminal.tui.streams import Stream
 
 HISTORY = 200
-"""Prompts that the up key goes back through."""
+"""Prompts that the up key recalls."""
 
 
 def no_server(app: ActionContext) -> str:

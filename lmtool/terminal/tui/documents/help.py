@@ -182,7 +182,7 @@ def entries(
 
 
 def matching(all_entries: Sequence[Entry], keys: Keymap[Any], query: str) -> list[Entry]:
-    """Entries for what was typed, the best first; all of them for nothing.
+    """Entries that match a query, best first; all of them for an empty one.
 
     `name value`, also as an option is typed (`--heat entropy`), finds the action of that name alone.
     """
@@ -211,7 +211,7 @@ class ActionList(Document):
     """Entries with a cursor; a target is the place of an entry."""
 
     def __init__(self, entries: Sequence[Entry], pane: str, cursor: str) -> None:
-        """pane: what the pane is called that had the keys. cursor: drawn before the chosen entry."""
+        """pane: title of the focused pane. cursor: drawn before the chosen entry."""
         self._cursor = cursor
         self._pane = pane
         self._shown: Sequence[Entry] = ()
@@ -289,7 +289,7 @@ class ActionList(Document):
 
 
 def _below(one: Entry) -> str:
-    """Under an action's sentence: what may be typed, and the command line."""
+    """Text below an action: its value, and the command line."""
     if one.value:
         return f"enter: {one.form.partition(' ')[0]} {one.value}"
     return " · ".join(filter(None, (f": {one.form}" if one.form else "", f"$ {one.command}" if one.command else "")))
@@ -346,7 +346,7 @@ def _hint(keys: Keymap[Any], action: Action[Any]) -> Line:
 
 
 def message_lines(text: str, columns: int, *, warning: bool) -> list[Line]:
-    """A message in at most `MESSAGE_LINES` lines; what is longer is cut with a sign."""
+    """A message in at most `MESSAGE_LINES` lines, cut with a sign."""
     style = "error" if warning else "accent"
     room = max(8, columns - 2)
     sentence = Run(" ".join(visible(text).split()))

@@ -27,7 +27,7 @@ _STATE_STYLES = {"running": "ok", "error": "error", "unfinished": "error", "wait
 STANDING = 0.25
 """Seconds between updates of a running stream's figures."""
 STATE = 14
-"""Columns for a stream's state; an error takes what is left of the line."""
+"""Columns for a stream's state; an error takes the rest of the line."""
 
 
 class StreamsDocument(ViewDocument):
@@ -38,7 +38,7 @@ class StreamsDocument(ViewDocument):
     def __init__(
         self, view: View, glyphs: Glyphs, advice: Callable[[], str] = str, explain: Callable[[str], object] = str
     ) -> None:
-        """advice: what can be done while there is no stream at all. explain: called with a column that was clicked."""
+        """advice: instructions without streams. explain: called with a clicked column."""
         super().__init__(view, glyphs)
         self._advice = advice
         self._explain = explain

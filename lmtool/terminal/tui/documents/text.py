@@ -58,7 +58,7 @@ class Part(NamedTuple):
 
 
 class Layout:
-    """Lines of parts. A token, or a prompt's word, that does not fit goes to the next line whole, if it fits there."""
+    """Lines of parts. A token or word that does not fit moves to the next line if it fits there."""
 
     def __init__(
         self, state: State, stream: Stream, columns: int, *, blanks: bool = False, start: int = 0, own: str = ""
@@ -392,7 +392,7 @@ class SplitDocument(ViewDocument):
         return max(2, self.rows)
 
     def _room(self, place: int) -> tuple[int, int]:
-        """Columns and rows of a stream's text, by its place in the grid; the last ones take what division leaves."""
+        """Columns and rows of a stream's text by its place in the grid; the last ones take the remainder."""
         (across, down), rows = self._shape, max(2, self.rows)
         each, high = self._columns // across, rows // down
         columns = each - 1 if place % across < across - 1 else self._columns - each * (across - 1)
@@ -400,7 +400,7 @@ class SplitDocument(ViewDocument):
         return columns, (rows - high * (down - 1) if last else high) - 1
 
     def _begin(self, place: int, columns: int, rows: int) -> int:
-        """The end of its text, the beginning of a recorded one, or the cursor's line with what follows."""
+        """First visible line: for the end, the beginning of a recording, or around the cursor."""
         stream, last = self._shown[place], self._heights[place] - 1
         if self._view.row is None or stream.index != self._view.stream:
             return 0 if self._view.begins(stream) else max(0, last - rows + 1)

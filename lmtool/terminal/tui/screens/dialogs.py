@@ -53,7 +53,7 @@ class AskScreen(ModalScreen["str | None"]):
         check: Callable[[str], str] = lambda _: "",
         history: Sequence[str] = (),
     ) -> None:
-        """hint: what can be typed. check: says what is wrong with an answer, in a sentence; empty accepts it."""
+        """hint: what can be typed. check: returns the problem with an answer; an empty text accepts it."""
         super().__init__(classes="ascii" if styles.ascii else None)
         self._title = title
         self._hint = hint.translate(TO_ASCII) if styles.ascii else hint
@@ -212,7 +212,7 @@ class FinderScreen(PaneScreen["Entry | None"]):
         self.draw()
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
-        """Return what the cursor is on."""
+        """Return the entry under the cursor."""
         self.dismiss(self.document.current)
 
     def action_move(self, rows: int) -> None:

@@ -61,7 +61,7 @@ class Inspector(Protocol):
         """The lines at the bottom."""
 
     def press(self, key: str, character: str | None) -> bool:
-        """Run the action of a key; whether it has one."""
+        """Run the action of a key; False if it has none."""
 
     def click_footer(self, target: int) -> None:
         """Run the action that was clicked."""
@@ -73,7 +73,7 @@ class Inspector(Protocol):
         """Draw everything with the next frame."""
 
     def explain(self, name: str) -> None:
-        """Say what a word of the screen means."""
+        """Show the meaning of a word of the screen."""
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -222,7 +222,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.show_pane((self.pane + steps) % len(PANES))
 
     def zoom(self) -> None:
-        """Show one pane only, or all again."""
+        """Toggle between one pane and all."""
         self.zoomed = not self.zoomed
         self.lay_out()
 

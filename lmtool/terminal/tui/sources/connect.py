@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class WatchFeed:
-    """Feeds a pipeline with what one connection watches; make a new one for a new connection."""
+    """Feeds a pipeline with the events that one connection watches."""
 
     def __init__(self, pipeline: EventPipeline, number: Callable[[], int], own_agent: str | None = None) -> None:
         """number: gives each connection its number. own_agent: of connections that are fed by who made them."""
@@ -90,7 +90,7 @@ _USUAL = ":8080"
 
 
 class ConnectSource(Source):
-    """One connection to an LMTP server; a `Source`. Make it inside a running event loop."""
+    """A `Source` for an LMTP server. Create it in a running event loop."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ConnectSource(Source):
         stay: bool = True,
         others: Literal["no", "if possible", "only"] = "no",
     ) -> None:
-        """Remember the server, None where it is `connect_to` later. Raises `UsageError`.
+        """Store the server; None if `connect_to` comes later. Raises `UsageError`.
 
         prompts: sent together at once. scores: texts that are scored at once. stay: whether `run` goes on after they
         have been answered. others: whether the streams of other clients are watched; `only`: there is nothing else to
@@ -140,7 +140,7 @@ class ConnectSource(Source):
         return f'ask something in another terminal:  lmtool chat {place}"Hello there"' if self._watching else ""
 
     async def run(self, feed: Feed) -> None:
-        """Connect, send the prompts, feed what arrives. Raises `ConnectError` when the server is not there or goes.
+        """Connect, send the prompts, feed events. Raises `ConnectError` if the server is unreachable or lost.
 
         Raises `UsageError` where nothing else is to be seen than others, and the server does not show them.
         """

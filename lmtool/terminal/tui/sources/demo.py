@@ -38,13 +38,13 @@ PACE = 24.0
 
 
 def racing(lines: Sequence[str] = PROMPTS, sampling: SamplingParams = SAMPLING) -> list[GenerateRequest]:
-    """The requests of a race: typed prompts, each with a seed of its own. Raises `UsageError`."""
+    """Requests for typed prompts, each with a different seed. Raises `UsageError`."""
     seeds = [None if sampling.seed is None else sampling.seed + lane for lane in range(len(lines))]
     return [parse_prompt(line, replace(sampling, seed=seed)) for line, seed in zip(lines, seeds, strict=True)]
 
 
 class DemoSource(ConnectSource):
-    """A server of its own, and prompts; a `Source`. Make it inside a running event loop."""
+    """A `Source` that starts a server and sends prompts. Create it in a running event loop."""
 
     reason = "no server answers at the default address"
     """Reason for starting a server."""
@@ -69,7 +69,7 @@ class DemoSource(ConnectSource):
         self._stack = AsyncExitStack()
 
     async def run(self, feed: Feed) -> None:
-        """Load the model, let the prompts race, stay for further ones."""
+        """Load the model, send the prompts, wait for further ones."""
         if self._requests is None:
 
             def note(sentence: str) -> None:

@@ -66,7 +66,7 @@ class EventPipeline:
         self._spell: TokenBytes | None = None
         self._explainer: VocabularyEvents | None = None
         self._recording_explainer: VocabularyEvents | None = None
-        """A recording that starts late explains what it names once more."""
+        """Explains ids again in a recording that starts late."""
         self._open: dict[int, Open] = {}
         self._zero = 0.0
         """Start of the recording by the clock, in seconds."""
@@ -125,7 +125,7 @@ class EventPipeline:
     # Recording.
 
     def _record(self, events: Iterable[Event]) -> None:
-        """Record events with what explains their ids, at times since the recording's own beginning."""
+        """Record events and the vocabulary of their ids, with times since the start of the recording."""
         assert self._recording is not None
         explained = _explained(self._recording_explainer, events)
         self._recording.record(0, [replace(event, time=max(0.0, event.time - self._zero)) for event in explained])
@@ -191,7 +191,7 @@ def _opened(event: Open, zero: float) -> Open:
 
 
 def _explained(explainer: VocabularyEvents | None, events: Iterable[Event]) -> list[Event]:
-    """The events, each after what explains the ids that it is the first to name."""
+    """The events, each after the vocabulary of its new ids."""
     if explainer is None:
         return list(events)
     explained: list[Event] = []

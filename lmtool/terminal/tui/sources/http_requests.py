@@ -195,7 +195,7 @@ _TAKES_IDS = "lmtool"
 
 @dataclass(slots=True)
 class HttpRequestSource:
-    """Sends requests to one server, each on a connection of its own. Belongs to one event loop."""
+    """Sends requests to one server, each on a separate connection. Belongs to one event loop."""
 
     target: Target
     pipeline: EventPipeline
@@ -231,7 +231,7 @@ class HttpRequestSource:
         return await self._prompt_ids(answer), exact
 
     async def _body(self, continuation: HttpContinuation) -> tuple[dict[str, Any], str]:
-        """The body of the request, and a sentence on what is not certain, or empty."""
+        """Body of the request, and a note on what is uncertain, or an empty text."""
         owner = await self._owner(continuation)
         rest = rest_of(continuation.body, continuation.choice, continuation.used)
         read = await self._tokenize(continuation, continuation.text)
@@ -276,7 +276,7 @@ class HttpRequestSource:
         return tuple(ids) if status == 200 and isinstance(ids, list) and all(type(i) is int for i in ids) else None
 
     async def _exact_ids(self, continuation: HttpContinuation, read: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """Ids of the very tokens that the branch begins with; None where that cannot be known.
+        """Ids of exactly the tokens that the branch begins with; None if they cannot be known.
 
         read: what the server makes of their text. Raises `UsageError` where it makes others of it, and the right ones
         cannot be found.
@@ -438,12 +438,12 @@ class HttpRequestSource:
         return "\r\n".join(lines).encode("latin-1", "replace") + content
 
     def cancel(self, label: str) -> None:
-        """End a stream of these connections; harmless for any other."""
+        """Cancel a stream of these connections; no effect on others."""
         if task := self._running.get(label):
             task.cancel()
 
     async def close(self) -> None:
-        """End all that runs."""
+        """Cancel all running requests."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()

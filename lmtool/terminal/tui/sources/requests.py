@@ -1,4 +1,4 @@
-"""Requests of the inspector's own, typed or built, on a connection of its own that is watched like any other."""
+"""The inspector's own LMTP requests, on a separate connection that is recorded like any other."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def parse_score(line: str) -> TextToScore:
 
 
 class RequestSource:
-    """Sends requests; connects for the first one, and again after a loss: each connection has a number of its own."""
+    """Sends requests; connects for the first one, and again after a loss, with a new connection number."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class RequestSource:
         return await self._submit(replace(request, prompt=await self._as_ids(request.prompt)))
 
     async def continue_stream(self, continuation: Continuation) -> str:
-        """Go on from a token of a stream, see `generate`. Raises `UsageError` where this server cannot."""
+        """Continue a stream from one of its tokens, see `generate`. Raises `UsageError` if this server cannot."""
         link, tokenizer = await self.connect(), await self._tokenizer_now()
         names = await link.extensions() or frozenset()
         able = Abilities(
@@ -225,7 +225,7 @@ class RequestSource:
         return self._tokenizer
 
     async def _as_ids(self, prompt: Prompt) -> Prompt:
-        """A typed prompt as ids where the tokenizer is here, so that every stream can be continued at any token."""
+        """A typed prompt as ids if the tokenizer is available, so that streams can be continued at any token."""
         tokenizer = await self._tokenizer_now()
         if not isinstance(prompt, str):
             return prompt
@@ -259,7 +259,7 @@ class RequestSource:
             self._ended.set()
 
     def cancel(self, label: str) -> None:
-        """End a stream of this connection; harmless for any other."""
+        """Cancel a stream of this connection; no effect on others."""
         if handle := self._running.get(label):
             handle.cancel()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """Base of whatever feeds the inspector, through a pipeline that records; requests go where there is a server.
+    """Base of sources, which feed the inspector through a recording pipeline and send its requests to a server.
 
     `run` is awaited once, and again when a request reached the server after it raised; everything else may be called
     while it runs and afterwards. `close` comes last.
@@ -93,7 +93,7 @@ class Source:
         """Wait until requests may be sent."""
 
     def cancel(self, label: str) -> None:
-        """End a stream of the inspector's own; others are left alone."""
+        """Cancel a stream of the inspector's own; no effect on others."""
         for requests in (self._requests, self._http):
             if requests is not None:
                 requests.cancel(label)
@@ -129,7 +129,7 @@ SLICE = 0.008
 
 
 class FileSource(Source):
-    """A trace; a `Source` whose events go into `file.state` directly. Make it inside a running event loop."""
+    """A `Source` for a trace, whose events go directly into `file.state`. Create it in a running event loop."""
 
     live = False
 
