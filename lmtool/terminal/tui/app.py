@@ -181,20 +181,20 @@ class InspectorApp(ActionContext):
 
     def __init__(
         self,
-        lines: EventStore | TraceFile,
+        store: EventStore | TraceFile,
         source: Source | None,
         options: InspectorOptions,
         other: EventStore | TraceFile | None = None,
         second: Source | None = None,
     ) -> None:
-        """Watch what `source` feeds into `lines`, or a file that is read here (no source needed).
+        """Watch what `source` feeds into `store`, or a file that is read here (no source needed).
 
         other: a second trace to compare with, or what `second` feeds, with which the first one's stream is compared as
         soon as both have ended. Raises `UsageError` for keys or a filter that make no sense.
         """
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty asks for nothing; Textual would take it for a wish
-        super().__init__(lines, source, options, other)
+        super().__init__(store, source, options, other)
         self._second = second
         self.keys = Keymap(self.actions, options.keys)
         self.main = self.make_main()
@@ -250,8 +250,8 @@ class InspectorApp(ActionContext):
             gc.set_threshold(10_000, 20, 50)
         self._drawn_at = time.monotonic()
         self.set_interval(TICK, self._tick)
-        if isinstance(self.lines, TraceFile):
-            self.run_worker(self._read(self.lines))
+        if isinstance(self.store, TraceFile):
+            self.run_worker(self._read(self.store))
         if self.options.tips and not self.is_headless and not self.options.exit_at_end:
             self._give_tip()
         self._start_sources()
@@ -334,7 +334,7 @@ class InspectorApp(ActionContext):
 
     @property
     def _is_loading(self) -> bool:
-        return isinstance(self.lines, TraceFile) and not self.lines.is_loaded
+        return isinstance(self.store, TraceFile) and not self.store.is_loaded
 
     def advice(self) -> str:
         """Instructions to start a first stream; empty if that is not possible."""
@@ -362,23 +362,23 @@ class InspectorApp(ActionContext):
             self.is_changed = True
         if self._draw(now):
             self.call_after_refresh(lambda: self._pace.add(time.monotonic() - now))
-        at_end = isinstance(self.lines, TraceFile) and self.view.moment is None and self._verified
+        at_end = isinstance(self.store, TraceFile) and self.view.moment is None and self._verified
         if self.options.exit_at_end and at_end:
             self.exit(0)
 
-    async def _read(self, lines: TraceFile) -> None:
+    async def _read(self, store: TraceFile) -> None:
         """Read a file in slices, then verify it."""
         verified = False
         while not verified:
             try:
-                if lines.is_loaded or lines.load(LOAD_SLICE):
-                    verified = lines.verify(LOAD_SLICE)
+                if store.is_loaded or store.load(LOAD_SLICE):
+                    verified = store.verify(LOAD_SLICE)
             except LmtoolError as error:
-                lines.is_loaded = True
+                store.is_loaded = True
                 self.fail(error, "unreadable")
                 return
-            if lines.is_loaded:
-                self._show_ending(lines)
+            if store.is_loaded:
+                self._show_ending(store)
             await asyncio.sleep(0)
         self._verified = True
         if isinstance(self.other, TraceFile):
@@ -397,16 +397,16 @@ class InspectorApp(ActionContext):
             self.view.moment = None
             compare(self)
 
-    def _show_ending(self, lines: TraceFile) -> None:
+    def _show_ending(self, store: TraceFile) -> None:
         """Show the ending of the file once, whether the app or a source read it."""
-        ending = lines.ending
+        ending = store.ending
         if ending is None or ending == self._ending:
             return
         self._ending = ending
         self.changed()
         if ending.state != "complete":
             self.status = replace(self.status, word=ending.state, trouble=True)
-            self.say(f"{lines.path.name} is {ending.state}: {ending.reason}", warning=True)
+            self.say(f"{store.path.name} is {ending.state}: {ending.reason}", warning=True)
 
     def _draw(self, now: float) -> bool:
         """Draw if anything changed; True if so."""
@@ -443,7 +443,7 @@ class InspectorApp(ActionContext):
 
 
 async def run_inspector(
-    lines: EventStore | TraceFile,
+    store: EventStore | TraceFile,
     source: Source | None,
     options: InspectorOptions,
     other: EventStore | TraceFile | None = None,
@@ -457,14 +457,14 @@ async def run_inspector(
     restored by then.
     """
     try:
-        app = make(lines, source, options, other) if second is None else make(lines, source, options, other, second)
+        app = make(store, source, options, other) if second is None else make(store, source, options, other, second)
         code = await app.run_async()
     finally:
         discard_lost_output()
         for one in (source, second):
             if one is not None:
                 await one.close()
-        lines.close()
+        store.close()
     if app.failure is not None:
         raise app.failure
     return code or 0

@@ -31,29 +31,29 @@ def _line(*words: str) -> str:
 
 def of_file(app: ActionContext, *words: str) -> str:
     """Command line of `lmtool WORDS FILE` for an opened file; empty for a live source."""
-    return _line("lmtool", *words, str(app.lines.path)) if isinstance(app.lines, TraceFile) else ""
+    return _line("lmtool", *words, str(app.store.path)) if isinstance(app.store, TraceFile) else ""
 
 
 def snapshot_command(app: ActionContext) -> str:
     """Command line that writes this moment of a file as a picture; empty for a live source."""
     moment, size = f"{app.view.time:.3f}", f"{app.size.width}x{app.size.height}"
     words = ("--at", moment, "--snapshot", "FILE.svg", "--size", size)
-    return inspect_with(app, *words) if isinstance(app.lines, TraceFile) else ""
+    return inspect_with(app, *words) if isinstance(app.store, TraceFile) else ""
 
 
 def export_command(app: ActionContext) -> str:
     """Command line that exports the current stream of a file; empty for a live source."""
     stream = app.view.current
-    if not isinstance(app.lines, TraceFile) or stream is None:
+    if not isinstance(app.store, TraceFile) or stream is None:
         return ""
     return inspect_with(app, "--export", "FILE.html", "--stream", stream.label)
 
 
 def compare_command(app: ActionContext) -> str:
     """Command line that compares two opened traces; empty unless there are two."""
-    if not isinstance(app.other, TraceFile) or not isinstance(app.lines, TraceFile):
+    if not isinstance(app.other, TraceFile) or not isinstance(app.store, TraceFile):
         return ""
-    return _line("lmtool", "trace", "diff", str(app.lines.path), str(app.other.path))
+    return _line("lmtool", "trace", "diff", str(app.store.path), str(app.other.path))
 
 
 # fmt: off

@@ -55,7 +55,7 @@ class TourApp(InspectorApp):
 
     def __init__(
         self,
-        lines: EventStore | TraceFile,
+        store: EventStore | TraceFile,
         source: Source | None,
         options: InspectorOptions,
         other: TraceFile | None = None,
@@ -72,7 +72,7 @@ class TourApp(InspectorApp):
         """The message that something else was done."""
         self._key = ""
         """The key that was pressed, while its action runs."""
-        super().__init__(lines, source, options, other)
+        super().__init__(store, source, options, other)
 
     def make_main(self) -> MainScreen:
         """The panes below the tour."""

@@ -30,7 +30,7 @@ async def opened(path: Path, options: InspectorOptions | None = None) -> str:
     app = InspectorApp(TraceFile(path), None, options or InspectorOptions(speed=float("inf")))
     async with app.run_test(size=(120, 36)) as pilot:
         seen = Watched(app, pilot, Scripted())
-        await seen.wait_for(lambda: app.lines.is_loaded, "the file to be read")
+        await seen.wait_for(lambda: app.store.is_loaded, "the file to be read")
         await seen.settle()
         return seen.text()
 

@@ -42,16 +42,16 @@ class ActionContext(App[int]):
 
     def __init__(
         self,
-        lines: EventStore | TraceFile,
+        store: EventStore | TraceFile,
         source: Source | None,
         options: InspectorOptions,
         other: EventStore | TraceFile | None,
     ) -> None:
-        """Show `lines`. other: a second trace, or the events of a second server, to compare with."""
+        """Show `store`. other: a second trace, or the events of a second server, to compare with."""
         super().__init__()
-        self.lines, self.source, self.options, self.other = lines, source, options, other
-        live = isinstance(lines, EventStore)
-        self.view = View(lines.state, lines, live=live, heat=options.heat, palette=options.palette)
+        self.store, self.source, self.options, self.other = store, source, options, other
+        live = isinstance(store, EventStore)
+        self.view = View(store.state, store, live=live, heat=options.heat, palette=options.palette)
         self.glyphs = ASCII if options.ascii else UNICODE
         self.looks = Styles(ascii=options.ascii)
         self.branches = Branches()
@@ -59,7 +59,7 @@ class ActionContext(App[int]):
         """Prompts typed so far, the latest last."""
         self.next_stream: str | None = None
         """Label of the stream to move the cursor to once it begins."""
-        name = lines.path.name if isinstance(lines, TraceFile) else ""
+        name = store.path.name if isinstance(store, TraceFile) else ""
         self.status = Status(source.title if source is not None else name, "LIVE" if live else "FILE")
         """State of the source, for the header."""
         self.failure: Exception | None = None
@@ -157,7 +157,7 @@ class ActionContext(App[int]):
     async def observe(self, source: Source) -> None:
         """Feed the events of a source until it ends."""
         try:
-            await source.run(self.lines.feed)
+            await source.run(self.store.feed)
         except LmtoolError as error:
             self.fail(error, "remote has gone")
             return

@@ -42,7 +42,7 @@ def record(app: ActionContext) -> None:
 def record_into(app: ActionContext, path: Path) -> None:
     """Record into this file. Raises `FileError`, `UsageError`."""
     assert app.source is not None
-    app.source.start_recording(path, preamble(app.lines))
+    app.source.start_recording(path, preamble(app.store))
     app.say(f"recording into {path}; {app.keys.sign('record')} stops it")
 
 
