@@ -22,9 +22,8 @@ from lmtool.measure.bench.targets import OpenAITarget
 from lmtool.measure.bench.workload import Job
 from lmtool.measure.conformance.transcript import Message, Transcript
 from lmtool.terminal.tui.event_store import EventStore, TraceFile
-from lmtool.terminal.tui.measures import Measures
+from lmtool.terminal.tui.measures import Measures, TokenFacts, TokenFilter, load_selection
 from lmtool.terminal.tui.plain import PlainLines
-from lmtool.terminal.tui.token_filter import TokenFacts, TokenFilter, load_selection
 from lmtool.trace.answers import Answers
 from lmtool.trace.comparison import compare
 from lmtool.trace.connection_tap import ResponseRecorder

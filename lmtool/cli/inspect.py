@@ -239,7 +239,7 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
     from lmtool.terminal.tui.app import run_inspector
     from lmtool.terminal.tui.event_store import EventStore, TraceFile
     from lmtool.terminal.tui.sources.choice import is_address
-    from lmtool.terminal.tui.sources.file import FileSource
+    from lmtool.terminal.tui.sources.source import FileSource
 
     targets = factory.options.targets
     if len(targets) == 2 and not any(is_address(target) for target in targets):
@@ -247,7 +247,7 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
             return await run_inspector(TraceFile(targets[0]), None, options, other)
     source = await factory.make()
     if isinstance(source, FileSource):
-        answers = source.generate is not None or source.continue_http is not None
+        answers = source.takes_requests or source.takes_http
         return await run_inspector(source.file, source if answers else None, options)
     second = factory.make_second()
     return await run_inspector(EventStore(), source, options, None if second is None else EventStore(), second)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from lmtool.terminal.tui.options import InspectorOptions
     from lmtool.terminal.tui.sources.source import Source
-    from lmtool.terminal.tui.tour.progress import Progress
+    from lmtool.terminal.tui.tour_steps import Progress
 
 LOOK = "How it looks"
 SLOW, QUICK = 8.0, 100.0
@@ -43,7 +43,7 @@ async def tour(
     from lmtool.core.errors import UsageError
     from lmtool.serving.composition import need_serve_packages
     from lmtool.terminal.tui.headless import has_screen
-    from lmtool.terminal.tui.tour.progress import Progress, tour_file
+    from lmtool.terminal.tui.tour_steps import Progress, tour_file
 
     need_serve_packages()
     if not has_screen():
@@ -88,7 +88,7 @@ async def _run(options: InspectorOptions, progress: Progress, warn: Callable[[st
 
     from lmtool.terminal.tui.app import run_inspector
     from lmtool.terminal.tui.event_store import EventStore
-    from lmtool.terminal.tui.tour.app import TourApp
+    from lmtool.terminal.tui.tour import TourApp
 
     source = _source(progress, warn)
     return await run_inspector(EventStore(), source, options, make=partial(TourApp, progress=progress))
@@ -100,7 +100,7 @@ def _source(progress: Progress, warn: Callable[[str], None]) -> Source:
 
     from lmtool.cli.inspect_servers import find_tokenizer
     from lmtool.terminal.tui.sources.demo import DemoSource, demo_server
-    from lmtool.terminal.tui.tour.steps import WHILE_RUNNING
+    from lmtool.terminal.tui.tour_steps import WHILE_RUNNING
 
     def pace() -> float:
         return SLOW if max(progress.index, progress.target) < WHILE_RUNNING else QUICK
@@ -111,7 +111,7 @@ def _source(progress: Progress, warn: Callable[[str], None]) -> Source:
 
 
 def _say_what_is_next(note: Callable[[str], None], progress: Progress) -> None:
-    from lmtool.terminal.tui.tour.steps import STEPS
+    from lmtool.terminal.tui.tour_steps import STEPS
 
     if progress.step is None:
         note("that was the tour; next:")

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from lmtool.terminal.tui.documents.split import SplitDocument
+from lmtool.terminal.tui.documents.text import SplitDocument
 from lmtool.terminal.tui.event_store import TraceFile
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View

@@ -18,7 +18,7 @@ def show(
     import msgspec
 
     from lmtool.core.errors import UsageError
-    from lmtool.terminal.tui.token_filter import load_selection
+    from lmtool.terminal.tui.measures import load_selection
     from lmtool.trace.answers import Answers
     from lmtool.trace.description import describe, objects
     from lmtool.trace.filter import parse

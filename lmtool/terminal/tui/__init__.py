@@ -1,1 +1,1 @@
-"""The inspector: `state.State` folds events into columns, `view.View` chooses what is seen of them, `app` draws it."""
+"""The inspector: `state.State` folds events into columns, `view.View` selects the visible part, `app` draws it."""

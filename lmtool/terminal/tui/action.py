@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 C = TypeVar("C")
-"""What an action works with: the app."""
+"""Type of the argument of actions: the app."""
 
 EVERY = "every"
-"""Stands for all panes; in a footer behind what is of one pane only."""
+"""All panes; in a footer, after the actions of a single pane."""
 FIRST = "first"
-"""Stands for all panes; in a footer before everything else."""
+"""All panes; in a footer, before everything else."""
 _SIGNS = {
     "space": "space", "escape": "esc", "enter": "enter", "tab": "tab", "shift+tab": "⇧tab",
     "pagedown": "pgdn", "pageup": "pgup",
@@ -26,41 +26,41 @@ _SIGNS = {
 
 @dataclass(frozen=True, slots=True)
 class Action(Generic[C]):
-    """Something that a key does."""
+    """An action that keys run."""
 
     id: str
     """Stable: settings and the command palette use it."""
     keys: tuple[str, ...]
     """Keys by default: a character as it is typed, or a name such as `space` or `ctrl+p`."""
     short: str
-    """One or two words for the footer."""
+    """Name of one or two words, for the footer."""
     sentence: str
-    """What happens, for help and command palette."""
+    """Description for help and command palette."""
     run: Callable[[C], object]
     panes: str = ""
     """Panes whose help lists it first, with blanks between; or `EVERY`."""
     footer: str = ""
     """Panes whose footer has it, with blanks between; or `FIRST`, `EVERY`."""
     unavailable: Callable[[C], str] | None = None
-    """Why it cannot be done now, as a sentence; empty where it can."""
+    """Reason that it is unavailable now, as a sentence; empty if it is available."""
     value: Value[C] | None = None
-    """How it is done with a value that is typed behind its name; None: it takes none."""
+    """Value that may be typed after its name; None if it takes none."""
     command: Callable[[C], str] | None = None
-    """The command line that does the same, as it would be typed now; empty where there is none now."""
+    """Equivalent command line for the current state; returns an empty text if there is none."""
     synonyms: str = ""
     """Other words that it is found by, with blanks between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value(Generic[C]):
-    """What may be typed behind an action's name, such as `heat entropy`."""
+    """Value that may be typed after an action's name, such as `heat entropy`."""
 
     name: str
     """The option of `lmtool inspect` that does the same, without its dashes; a name of the action, too."""
     form: str
-    """What may stand there, for people: `SECONDS`, or the choices."""
+    """Placeholder for help, such as `SECONDS`, or the choices."""
     apply: Callable[[C, str], object]
-    """Do it. Raises `LmtoolError` for a value that makes no sense."""
+    """Runs the action with the value. Raises `LmtoolError` for an invalid value."""
 
 
 class Keymap(Generic[C]):
@@ -114,15 +114,15 @@ class Keymap(Generic[C]):
         return by_option.get(word) or self._by_id.get(word) or by_word.get(word)
 
     def sign(self, name: str) -> str:
-        """The first key of an action as it is shown; empty for none."""
+        """Label of an action's first key; empty if it has none."""
         return next(map(key_label, self._keys[name]), "")
 
     def signs(self, name: str) -> str:
-        """All keys of an action as they are shown."""
+        """Labels of all keys of an action."""
         return " ".join(map(key_label, self._keys[name]))
 
     def footer(self, pane: str) -> list[Action[C]]:
-        """What the footer offers in a pane, the most useful first."""
+        """Actions in the footer of a pane, the most useful first."""
         with_keys = [action for action in self.actions if self._keys[action.id]]
         return [action for place in (FIRST, pane, EVERY) for action in with_keys if place in action.footer.split()]
 
@@ -132,5 +132,5 @@ class Keymap(Generic[C]):
 
 
 def key_label(key: str) -> str:
-    """A key as it is shown: `^p` for `ctrl+p`."""
+    """Label of a key: `^p` for `ctrl+p`."""
     return f"^{key[5:]}" if key.startswith("ctrl+") else _SIGNS.get(key, key)

@@ -1,4 +1,4 @@
-"""Two streams compared: how long their sequences (prompt and tokens) are the same, where they part, how near a tie."""
+"""Comparison of two streams: common prefix of prompt and tokens, first difference, near ties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lmtool.terminal.tui.view import View
 
 Name: TypeAlias = "int | bytes"
-"""What a token is called so that it is the same on both sides: its id, or its bytes between two tokenizers."""
+"""Key of a token that is equal on both sides: its id, or its bytes if the tokenizers differ."""
 Prefix: TypeAlias = "Sequence[int]"
 """The prompt of a sequence: ids, or their bytes."""
 T = TypeVar("T")
@@ -34,12 +34,12 @@ OTHER_PROMPTS = "their prompts differ: their own tokens are aligned, after diffe
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One stream and its view."""
+    """One of two compared streams, with its view."""
 
     view: View
     stream: Stream
     origin: tuple[Stream, bytes] | None = None
-    """Of a branch: the stream whose prompt it follows, and the bytes between that prompt and its own tokens."""
+    """For a branch: the stream whose prompt it follows, and the bytes between that prompt and its own tokens."""
 
     @property
     def rows(self) -> array[int]:
@@ -48,7 +48,7 @@ class Side:
 
     @property
     def ids(self) -> list[int]:
-        """Their ids; texts without an id have numbers of their own."""
+        """Ids of its tokens; texts without an id have negative numbers."""
         return [self.view.state.tokens.ids[row] for row in self.rows]
 
     def spelling(self, row: int) -> bytes:
@@ -57,7 +57,7 @@ class Side:
         return self.view.state.texts.of_row(row).encode() if spelling is None else spelling
 
     def spelling_of(self, token: int | str | bytes) -> bytes:
-        """The row of an id, or of a text without ids."""
+        """Bytes of a token by its id, text or bytes."""
         if not isinstance(token, int):
             return token if isinstance(token, bytes) else token.encode()
         spelling = self.view.state.texts.spelling(token)
@@ -73,30 +73,30 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """What two sequences have in common from where both begin."""
+    """Common prefix of two sequences."""
 
     by_ids: bool
-    """Whether tokens were compared as ids; otherwise as text."""
+    """True if tokens were compared by id, False if by text."""
     same: int
-    """Equal tokens behind what both have as prompt; by text: those that are cut alike."""
+    """Number of equal tokens after the shared prompt; by text, of those with equal boundaries."""
     characters: int | None
-    """By text: equal characters there."""
+    """Number of equal characters after the shared prompt; None if compared by id."""
     pairs: list[tuple[int, int]]
-    """Rows of equal tokens that both streams have a logprob of."""
+    """Pairs of rows of equal tokens."""
     places: tuple[int, int]
-    """For each side the first of its tokens that differs; below 0 in its prompt."""
+    """For each side, position of the first differing token; negative if it is in the prompt."""
     parts: bool
-    """Whether both go on, differently."""
+    """True if both sides continue, with different tokens."""
     names: tuple[Name | None, Name | None]
-    """The token that each side goes on with; None where that is not known."""
+    """For each side, key of the next token; None if unknown."""
     own: tuple[str, str]
-    """Text from the parting on that stands in the prompt of each, as the token does that a branch begins with."""
+    """For each side, differing text at the end of the prompt, such as the token that a branch begins with."""
     notes: tuple[str, ...]
     """Restrictions, as sentences."""
 
 
 def align(a: Side, b: Side) -> Alignment:
-    """Align two streams by what their tokens follow, else at the beginnings of their own tokens, and say so."""
+    """Align two streams by their contexts; if these differ, at their first tokens, with a note."""
     by_ids, notes = _tokenizers(a, b)
     prefixes = _own_prefixes(a, b, by_ids=by_ids)
     if isinstance(prefixes, str):
@@ -108,7 +108,7 @@ def align(a: Side, b: Side) -> Alignment:
 
 
 def _own_prefixes(a: Side, b: Side, *, by_ids: bool) -> tuple[Prefix, Prefix] | str:
-    """What stands before the tokens of each, behind a part that both have; else a sentence on why that is not known."""
+    """For each side, the prompt after the shared part; else a sentence on the reason that it is unknown."""
     contexts = _context(a, by_ids=by_ids), _context(b, by_ids=by_ids)
     ours, theirs = map(_ids, contexts)
     if ours is None or theirs is None:
@@ -122,14 +122,14 @@ def _own_prefixes(a: Side, b: Side, *, by_ids: bool) -> tuple[Prefix, Prefix] | 
 
 
 def _context(side: Side, *, by_ids: bool) -> object:
-    """What a stream's tokens follow; ids that add no text, such as bos, are an empty text where texts are compared."""
+    """Context of a stream's tokens; by text, ids without text such as bos count as an empty text."""
     context = context_of(side.view, side.stream)
     ids = None if by_ids else _ids(context)
     return "" if ids is not None and not _bytes(side, ids) else context
 
 
 def _origins(a: Side, b: Side) -> tuple[bytes, bytes] | None:
-    """What stands before the tokens of each behind one prompt, where branches say so."""
+    """For each side, the text between a prompt that both share and its tokens, according to the branches."""
     if a.view.state is not b.view.state or (a.origin is None and b.origin is None):
         return None
     ours, theirs = (side.origin or (side.stream, b"") for side in (a, b))
@@ -155,7 +155,7 @@ def _ids(context: object) -> tuple[int, ...] | None:
 
 
 def _tokenizers(a: Side, b: Side) -> tuple[bool, tuple[str, ...]]:
-    """Whether ids mean the same on both sides, and what to say where that is not so."""
+    """True if both sides share a tokenizer; and notes for the reader if not."""
     if any(token < 0 for side in (a, b) for token in side.ids):
         return False, ("tokens without ids: aligned by text",)
     ours, theirs = a.view.state, b.view.state
@@ -169,7 +169,7 @@ def _tokenizers(a: Side, b: Side) -> tuple[bool, tuple[str, ...]]:
 
 
 def _by_ids(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str, ...]) -> Alignment:
-    """By position in the sequence."""
+    """Align by position in the sequence."""
     rows, shift = (a.rows, b.rows), tuple(map(len, prefixes))
     whole = [*prefixes[0], *a.ids], [*prefixes[1], *b.ids]
     common = first_difference(*whole)
@@ -187,7 +187,7 @@ def _by_ids(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str,
 
 
 def _by_text(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str, ...]) -> Alignment:
-    """By the bytes of both sequences, tokens that begin and end at the same ones being equal."""
+    """Align by bytes; tokens that begin and end at the same bytes are equal."""
     ours, theirs = _Cut(a, bytes(prefixes[0])), _Cut(b, bytes(prefixes[1]))
     common = first_difference(ours.whole, theirs.whole)
     shared, longer = sorted((ours.edges[0], theirs.edges[0]))
@@ -207,7 +207,7 @@ def _by_text(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str
 
 
 class _Cut:
-    """A stream as bytes, and where its tokens begin."""
+    """A stream as bytes, with the offsets of its tokens."""
 
     def __init__(self, side: Side, begin: bytes) -> None:
         self._rows = side.rows
@@ -216,12 +216,12 @@ class _Cut:
         self.edges = list(accumulate(map(len, self._pieces), initial=len(begin)))
 
     def spans(self, first: int, last: int) -> dict[tuple[int, int], int]:
-        """Row of each token that lies between two places, by where it begins and ends."""
+        """Row of each token between two byte offsets, by its first and last offset."""
         spans = zip(pairwise(self.edges), self._rows, strict=True)
         return {span: row for span, row in spans if first <= span[0] < span[1] <= last}
 
     def place(self, at: int) -> int:
-        """The token that reaches beyond a place; below 0 for one of the prompt."""
+        """Position of the token that extends beyond a byte offset; -1 in the prompt."""
         return -1 if at < self.edges[0] else bisect_right(self.edges, at) - 1
 
     def name(self, at: int) -> bytes | None:
@@ -238,21 +238,21 @@ def _at(names: Sequence[T], place: int) -> T | None:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two streams have in common."""
+    """Comparison of two streams."""
 
     alignment: Alignment
     near_tie: bool
-    """Whether, where they part, the two candidates are within `TIE` of each other on at least one side."""
+    """True if the first differing candidates are within `TIE` of each other on at least one side."""
     margins: tuple[float | None, float | None]
-    """For each side: by how many nats its own token is ahead of the other's; None where that is not known."""
+    """For each side, lead of its own token over the other side's in nats; None if unknown."""
     candidates: tuple[float | None, float | None]
-    """Logprob of what each side goes on with: its own, or where it has none the other side's."""
+    """For each side, logprob of its next token: its own, else the other side's."""
     worst: float | None
     """Largest difference of the logprobs of equal tokens, in nats."""
     worst_at: tuple[int, int] | None
     """Row of that token on each side."""
     divergences: tuple[float | None, ...]
-    """Least KL divergence of B from A in nats: of the last `WINDOW` equal tokens and the one where they part."""
+    """Least KL divergence of B from A in nats, for the last `WINDOW` equal tokens and the first different one."""
     notes: tuple[str, ...]
     """Restrictions, as sentences."""
 
@@ -293,7 +293,7 @@ def _worst(a: Side, b: Side, pairs: list[tuple[int, int]]) -> tuple[float | None
 
 
 def _modes(a: Side, b: Side) -> tuple[str, ...]:
-    """A note where the logprobs are of different distributions."""
+    """A note if the logprobs are of different distributions."""
     modes = a.stream.logprobs_mode, b.stream.logprobs_mode
     if modes[0] == modes[1]:
         return ()

@@ -1,17 +1,21 @@
-"""The inspector: one view of one state, drawn some thirty times a second, whatever the rate of tokens."""
+"""The inspector: one view of one state, drawn at most thirty times a second at any token rate."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import math
 import os
+import re
 import signal
 import sys
+import termios
 import time
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.filter import Monochrome, NoColor
@@ -21,12 +25,10 @@ from lmtool.core.logprobs import numbers
 from lmtool.terminal.tui.action import Keymap
 from lmtool.terminal.tui.actions.context import ActionContext
 from lmtool.terminal.tui.actions.navigation import compare
-from lmtool.terminal.tui.documents.key_help import keys_line, message_lines
+from lmtool.terminal.tui.documents.help import keys_line, message_lines
 from lmtool.terminal.tui.event_store import EventStore, TraceFile
 from lmtool.terminal.tui.keymap import ACTIONS
-from lmtool.terminal.tui.lost_terminal import discard_lost_output, terminal_is_lost
 from lmtool.terminal.tui.screens.main import MainScreen
-from lmtool.terminal.tui.tips import next_tip, tips_file
 from lmtool.trace.filter import parse
 
 if TYPE_CHECKING:
@@ -41,34 +43,121 @@ if TYPE_CHECKING:
     from lmtool.terminal.tui.sources.source import Source
     from lmtool.trace.reader import Ending
 
+TIPS = (
+    "{surprising} goes to the next surprising token, {least_likely} to the least likely one",
+    "{branch} on an alternative goes on from it in a new stream; {tree} shows the tree of branches",
+    '{filter} shows only some tokens: p<.1, gap>50ms, "text", /regex/',
+    "{compare} shows two streams of one prompt side by side, where they part in sight",
+    "{pause} stops the screen, not the recording; {frame_back} and {frame_on} go frame by frame",
+    "{heat} colours by another figure: surprisal, entropy, rank, the gap in time",
+    "{palette} runs what is typed, such as  heat entropy  or  export answer.html",
+    "{what_if} asks what another temperature or top-p would have left, and where this seed would have gone",
+    "{score} has a stream's tokens scored, as they are or edited",
+    "{record} writes everything from now on to a trace that opens here again",
+    "{raw} shows the whole frame that brought a token",
+)
+"""Sentences; `{action}` is replaced by the action's key."""
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d) (\d{1,9})\s*")
+
+
+def tips_file() -> Path:
+    """File with the day of the last tip, in the platform's folder for program state."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library/Application Support"
+    else:
+        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    return base / "lmtool" / "inspector-tip"
+
+
+def next_tip(keys: Keymap[Any], file: Path, today: date) -> str:
+    """Today's tip; empty if there was one today, or if the day cannot be stored.
+
+    file: has the day of the last tip, and how many there were.
+    """
+    try:
+        last, count = _read(file)
+        if last == today:
+            return ""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{today.isoformat()} {count + 1}\n", encoding="utf-8")
+    except OSError:  # a read-only home: better no tip than the same one at every start
+        return ""
+    possible = [tip for tip in (_with_keys(tip, keys) for tip in TIPS) if tip]
+    return possible[count % len(possible)] if possible else ""
+
+
+def _read(file: Path) -> tuple[date | None, int]:
+    """The day of the last tip and their number. Anything else in the file counts as no tip yet."""
+    if not file.exists():
+        return None, 0
+    match = _LINE.fullmatch(file.read_text(encoding="utf-8", errors="replace")[:100])
+    if match is None:
+        return None, 0
+    try:
+        return date.fromisoformat(match[1]), int(match[2])
+    except ValueError:
+        return None, 0
+
+
+def _with_keys(tip: str, keys: Keymap[Any]) -> str:
+    """A tip with the user's keys; empty if one of its actions has none."""
+    signs = {name: keys.sign(name) for name in re.findall(r"{(\w+)}", tip)}
+    return tip.format(**signs) if all(signs.values()) else ""
+
+
+def terminal_is_lost() -> bool:
+    """True if the terminal at stdin was closed; False if stdin is not a terminal."""
+    try:
+        termios.tcgetattr(0)
+    except termios.error as error:
+        return bool(error.args[0] != errno.ENOTTY)
+    return False
+
+
+def discard_lost_output() -> None:
+    """Redirect stdout and stderr to the null device if their terminal, stdin's, was closed.
+
+    What is still to be written would fail as the interpreter exits, and replace its status with 120.
+    """
+    if not terminal_is_lost():
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None and os.path.samestat(os.fstat(0), os.fstat(stream.fileno())):
+            os.dup2(nothing, stream.fileno())
+    os.close(nothing)
+
+
 TICK = 1 / 60
-"""Seconds between looks at whether a frame is due."""
+"""Seconds between checks for a due frame."""
 FIGURES_EVERY = 0.25
 """Seconds between new figures: readable, and cheap."""
 LOAD_SLICE = 0.02
 """Seconds for which a file is read before keys are handled."""
 LOADING_PERIOD = 0.4
-"""Seconds between two frames meanwhile, unless a key asks for one."""
+"""Seconds between frames while a file is read, unless a key needs one."""
 SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 30, 1 / 8
 """Seconds between two frames."""
 DRAWING_SHARE = 0.2
-"""Of the time that drawing may take; the rest belongs to keys and events."""
+"""Share of the time that drawing may take; the rest is for keys and events."""
 _MEMORY = 0.9
 """Weight of older frames at each new one."""
 PLAIN_THEME = "ansi-dark"
-"""The theme without colours of its own."""
+"""Theme with the terminal's colours."""
 _CRASHED = 70
 _FIRST_STEPS = (("prompt", "types a prompt"), ("demo", "runs a demo"))
-"""Actions by which a first stream begins, and what they do."""
+"""Actions that start a first stream, and their descriptions."""
 _TOUR = "new here?  lmtool tour"
 
 
 class Pace:
-    """Time between frames: longer at once when one takes long, shorter again after a while of quick ones."""
+    """Time between frames: grows at once after a slow frame, shrinks gradually after fast ones."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
-        """What a frame takes."""
+        """Seconds to draw a frame."""
 
     @property
     def period(self) -> float:
@@ -81,7 +170,7 @@ class Pace:
 
 
 class InspectorApp(ActionContext):
-    """Shows a source until the user quits. Returns an exit code."""
+    """The app: shows a source until the user quits, and returns an exit code."""
 
     CSS_PATH = "app.tcss"
     TITLE = "lmtool inspect"
@@ -92,20 +181,20 @@ class InspectorApp(ActionContext):
 
     def __init__(
         self,
-        lines: EventStore | TraceFile,
+        store: EventStore | TraceFile,
         source: Source | None,
         options: InspectorOptions,
         other: EventStore | TraceFile | None = None,
         second: Source | None = None,
     ) -> None:
-        """Watch what `source` feeds into `lines`, or a file that is read here (no source needed).
+        """Watch what `source` feeds into `store`, or a file that is read here (no source needed).
 
         other: a second trace to compare with, or what `second` feeds, with which the first one's stream is compared as
         soon as both have ended. Raises `UsageError` for keys or a filter that make no sense.
         """
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty asks for nothing; Textual would take it for a wish
-        super().__init__(lines, source, options, other)
+        super().__init__(store, source, options, other)
         self._second = second
         self.keys = Keymap(self.actions, options.keys)
         self.main = self.make_main()
@@ -161,8 +250,8 @@ class InspectorApp(ActionContext):
             gc.set_threshold(10_000, 20, 50)
         self._drawn_at = time.monotonic()
         self.set_interval(TICK, self._tick)
-        if isinstance(self.lines, TraceFile):
-            self.run_worker(self._read(self.lines))
+        if isinstance(self.store, TraceFile):
+            self.run_worker(self._read(self.store))
         if self.options.tips and not self.is_headless and not self.options.exit_at_end:
             self._give_tip()
         self._start_sources()
@@ -176,7 +265,7 @@ class InspectorApp(ActionContext):
             self.run_worker(self._compare_with(self._second, self.other))
 
     async def _compare_with(self, second: Source, other: EventStore) -> None:
-        """Feed what a second server says of the same text, and open the comparison once both have."""
+        """Feed a second server's score of the same text, and open the comparison once both have ended."""
         try:
             await second.run(other.feed)
         except LmtoolError as error:
@@ -193,7 +282,7 @@ class InspectorApp(ActionContext):
             self.say(f"tip: {tip}   ({self.keys.sign('help') or 'help'}: everything else)")
 
     def _leave_lost_terminal(self) -> None:
-        """End where the terminal has gone without a signal (it was not ours to control): reads of it return at once."""
+        """Exit if the terminal was closed without a signal, because reads from it would return at once."""
         if terminal_is_lost():
             self.exit(128 + signal.SIGHUP)
 
@@ -204,7 +293,7 @@ class InspectorApp(ActionContext):
     # Keys.
 
     def press(self, key: str, character: str | None) -> bool:
-        """Run the action of a key; whether it has one."""
+        """Run the action of a key; False if it has none."""
         action = self.keys.action(key, character)
         if action is None:
             return False
@@ -234,7 +323,7 @@ class InspectorApp(ActionContext):
 
     @property
     def status_now(self) -> Status:
-        """What the header says."""
+        """Status for the header."""
         recording = self.source.recording if self.source is not None else None
         text = "" if recording is None else f"{recording.path.name} {numbers.size(recording.size_bytes)}"
         word = self.status.word
@@ -245,13 +334,13 @@ class InspectorApp(ActionContext):
 
     @property
     def _is_loading(self) -> bool:
-        return isinstance(self.lines, TraceFile) and not self.lines.is_loaded
+        return isinstance(self.store, TraceFile) and not self.store.is_loaded
 
     def advice(self) -> str:
-        """How a first stream can be started; empty where it cannot be."""
+        """Instructions to start a first stream; empty if that is not possible."""
         if self.source is None:
             return ""
-        able = self.source.generate is not None
+        able = self.source.takes_requests
         keys = [(self.keys.sign(name), does) for name, does in _FIRST_STEPS if able]
         how = (f"{key} {does}" for key, does in keys if key)
         return "; ".join(filter(None, (self.source.advice, *how, _TOUR if able else "")))
@@ -273,23 +362,23 @@ class InspectorApp(ActionContext):
             self.is_changed = True
         if self._draw(now):
             self.call_after_refresh(lambda: self._pace.add(time.monotonic() - now))
-        at_end = isinstance(self.lines, TraceFile) and self.view.moment is None and self._verified
+        at_end = isinstance(self.store, TraceFile) and self.view.moment is None and self._verified
         if self.options.exit_at_end and at_end:
             self.exit(0)
 
-    async def _read(self, lines: TraceFile) -> None:
-        """Read a file, then verify it; keys and frames come between the slices."""
+    async def _read(self, store: TraceFile) -> None:
+        """Read a file in slices, then verify it."""
         verified = False
         while not verified:
             try:
-                if lines.is_loaded or lines.load(LOAD_SLICE):
-                    verified = lines.verify(LOAD_SLICE)
+                if store.is_loaded or store.load(LOAD_SLICE):
+                    verified = store.verify(LOAD_SLICE)
             except LmtoolError as error:
-                lines.is_loaded = True
+                store.is_loaded = True
                 self.fail(error, "unreadable")
                 return
-            if lines.is_loaded:
-                self._show_ending(lines)
+            if store.is_loaded:
+                self._show_ending(store)
             await asyncio.sleep(0)
         self._verified = True
         if isinstance(self.other, TraceFile):
@@ -308,19 +397,19 @@ class InspectorApp(ActionContext):
             self.view.moment = None
             compare(self)
 
-    def _show_ending(self, lines: TraceFile) -> None:
-        """Once, whichever of the app and a source read the file to its end."""
-        ending = lines.ending
+    def _show_ending(self, store: TraceFile) -> None:
+        """Show the ending of the file once, whether the app or a source read it."""
+        ending = store.ending
         if ending is None or ending == self._ending:
             return
         self._ending = ending
         self.changed()
         if ending.state != "complete":
             self.status = replace(self.status, word=ending.state, trouble=True)
-            self.say(f"{lines.path.name} is {ending.state}: {ending.reason}", warning=True)
+            self.say(f"{store.path.name} is {ending.state}: {ending.reason}", warning=True)
 
     def _draw(self, now: float) -> bool:
-        """Draw if there is anything new; whether there was."""
+        """Draw if anything changed; True if so."""
         view = self.view
         self._go_to_next_stream()
         view.keep_to_filter()
@@ -354,7 +443,7 @@ class InspectorApp(ActionContext):
 
 
 async def run_inspector(
-    lines: EventStore | TraceFile,
+    store: EventStore | TraceFile,
     source: Source | None,
     options: InspectorOptions,
     other: EventStore | TraceFile | None = None,
@@ -368,14 +457,14 @@ async def run_inspector(
     restored by then.
     """
     try:
-        app = make(lines, source, options, other) if second is None else make(lines, source, options, other, second)
+        app = make(store, source, options, other) if second is None else make(store, source, options, other, second)
         code = await app.run_async()
     finally:
         discard_lost_output()
         for one in (source, second):
             if one is not None:
                 await one.close()
-        lines.close()
+        store.close()
     if app.failure is not None:
         raise app.failure
     return code or 0

@@ -15,7 +15,7 @@ OUT, IN, OTHER = 0, 1, 2
 """Directions: client to server, server to client, neither (a connection begins or ends, a mark, ...)."""
 ARROWS = (">", "<", "·")
 NO_ID = -1
-"""Ids below it stand for texts that came without an id (`Texts.intern`)."""
+"""Ids below it are texts that came without an id (`Texts.intern`)."""
 
 
 class FrameLog:
@@ -65,11 +65,11 @@ class FrameLog:
         self.first_tokens.extend(first_tokens)
 
     def until(self, moment: float) -> int:
-        """How many events there were at a moment."""
+        """Number of events up to a moment."""
         return bisect_right(self.times, moment)
 
     def before(self, frame: int, connection: int) -> int:
-        """The connection's last event before this one; -1 where there is none."""
+        """Index of the connection's last event before this one; -1 if there is none."""
         return next((i for i in range(frame - 1, -1, -1) if self.connections[i] == connection), -1)
 
 
@@ -84,9 +84,9 @@ class TokenLog:
         self.ids = array("i")
         """Token id; below `NO_ID` a text that had no id, see `Texts`."""
         self.logprobs = array("d")
-        """In nats, nan where none was sent."""
+        """Logprobs in nats; nan if none was sent."""
         self.frames = array("i")
-        """Index into `State.frames`: the one that brought it."""
+        """Index into `State.frames` of the frame that carried the token."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -101,6 +101,6 @@ class TokenLog:
         self.frames.extend(frames)
 
     def logprob(self, row: int) -> float | None:
-        """The token's logprob in nats; None where none was sent."""
+        """The token's logprob in nats; None if none was sent."""
         value = self.logprobs[row]
         return None if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Where the events behind a `State` are: a trace file, or a temporary file that grows while a source is watched."""
+"""Storage of the events of a `State`: a trace file, or a temporary file for live events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CACHED = 256
 _LARGE = 2**16
 """Bytes of a line from which on its event is not cached."""
 _ADDED = 2**62
-"""Offsets from here on are those of events that are in no file."""
+"""First offset of events that are in no file."""
 
 
 class Lines(Protocol):
@@ -41,7 +41,7 @@ class Lines(Protocol):
         """The event of a frame of the state; a large value in it may be a reference. Raises `FileError`."""
 
     def whole(self, frame: int) -> Event:
-        """The same without references."""
+        """The event of a frame with large values in place of references."""
 
 
 class _Reading:
@@ -54,7 +54,7 @@ class _Reading:
         self._cache: OrderedDict[int, Event] = OrderedDict()
 
     def at(self, offset: int) -> Event:
-        """Raises `FileError` where the file was changed meanwhile."""
+        """The event at an offset. Raises `FileError` if the file has changed."""
         if offset in self._cache:
             self._cache.move_to_end(offset)
             return self._cache[offset]
@@ -98,7 +98,7 @@ class EventStore:
         return self._reading.at(self.state.frames.offsets[frame])
 
     def whole(self, frame: int) -> Event:
-        """The same: live events hold no references."""
+        """The event of a frame; live events contain no references."""
         return self.event(frame)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class EventStore:
 
 
 class TraceFile:
-    """Folds a trace file into `state`, a slice at a time, so that a screen stays alive meanwhile."""
+    """Folds a trace file into `state` in slices, so that the screen stays responsive."""
 
     def __init__(self, path: str | Path) -> None:
         """Read the header. Raises `FileError`."""
@@ -125,17 +125,17 @@ class TraceFile:
         self._blobs: dict[str, int] = {}
         self._added: list[Event] = []
         self.is_loaded = False
-        """Whether the whole file is in the state."""
+        """True once the whole file is in the state."""
         self.live_from = 0
         """Frames from here on arrived after the file's last one."""
 
     @property
     def ending(self) -> Ending | None:
-        """How the file ends; None until it is loaded, without the hash of its end record until it is verified."""
+        """Ending of the file; None until it is loaded, without the hash of its end record until it is verified."""
         return self._reader.ending
 
     def load(self, seconds: float) -> bool:
-        """Read on for about `seconds`; whether the file's end is reached. Raises `FileError`."""
+        """Read for about `seconds`; True at the end of the file. Raises `FileError`."""
         limit = time.monotonic() + seconds
         if self._reader.packed:
             self._file.seek(0, 2)  # an event may have been read meanwhile
@@ -155,7 +155,7 @@ class TraceFile:
         return True
 
     def verify(self, seconds: float) -> bool:
-        """Compare a loaded file with the hash of its end record, for about `seconds`; whether that is done.
+        """Compare a loaded file with the hash of its end record, for about `seconds`; True when done.
 
         Raises `FileError`.
         """
@@ -174,7 +174,7 @@ class TraceFile:
         return self._added[offset - _ADDED] if offset >= _ADDED else self._reading.at(offset)
 
     def whole(self, frame: int) -> Event:
-        """The same with the values of blobs put back. Raises `FileError`."""
+        """The event of a frame with the values of blobs in place of references. Raises `FileError`."""
         return put_back(self.event(frame), self._blob)
 
     def _blob(self, sha256: str) -> object:
@@ -190,7 +190,7 @@ class TraceFile:
 
 
 class NoLines:
-    """Stands in where events are not stored."""
+    """Reader for states without stored events."""
 
     def event(self, frame: int) -> Event:
         """Raise `FileError`."""

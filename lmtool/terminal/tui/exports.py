@@ -1,10 +1,11 @@
-"""One stream in forms for elsewhere: a trace, a table, a document, coloured text for terminals, pictures, pages."""
+"""One stream as a trace, table, document, coloured text, picture or page; and the beginning of a late recording."""
 
 from __future__ import annotations
 
 import html
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,21 +15,25 @@ from lmtool.core.errors import UsageError
 from lmtool.core.logprobs.distribution import probability
 from lmtool.core.logprobs.heat import COLORS, THOUGHT_COLORS, THOUGHT_INK, legend
 from lmtool.core.logprobs.numbers import short
+from lmtool.protocol.lmtp.frames import stream_key, stream_name
 from lmtool.settings.terminal import hidden_shown
-from lmtool.terminal.tui.replay_preamble import own_entries, without_other_streams
 from lmtool.terminal.tui.runs import visible, width
 from lmtool.trace import formats
+from lmtool.trace.content import JsonText
 from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import write_text, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from textual.app import App
 
     from lmtool.core.logprobs.heat import Palette
+    from lmtool.protocol.lmtp.frames import Entry
+    from lmtool.terminal.tui.event_store import EventStore, TraceFile
+    from lmtool.terminal.tui.state import State
     from lmtool.terminal.tui.streams import Stream
     from lmtool.terminal.tui.view import View
     from lmtool.trace.events import Event
@@ -38,7 +43,7 @@ ShownToken: TypeAlias = "tuple[str, str, str]"
 
 FONTS = "'DejaVu Sans Mono', 'Menlo', 'Consolas', monospace"
 COLUMNS = 88
-"""Of pictures, in characters."""
+"""Width of pictures in characters."""
 _LINE, _CHARACTER = 20, 8.43
 """Pixels of a line's height and of a character's width, at 14 pixels a DejaVu Sans Mono character."""
 
@@ -74,7 +79,7 @@ def write(form: str, view: View, folder: Path) -> Path:
 
 
 def free_path(folder: Path, stem: str, ending: str) -> Path:
-    """A path of this folder that nothing has: with a number, from 2, where it must be."""
+    """An unused path in this folder, with a number from 2 if needed."""
     names = (f"{stem}{'' if number == 1 else f'-{number}'}{ending}" for number in count(1))
     return next(path for name in names if not (path := folder / name).exists())
 
@@ -92,7 +97,7 @@ def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bo
 
 
 def events_of(view: View, stream: Stream) -> Iterator[Event]:
-    """The events of one stream: its connection, vocabulary, request and outputs without those of others."""
+    """Events of one stream alone: its connection, vocabulary, request and outputs."""
     request = view.lines.event(stream.frame)
     yield Open(request.time, stream.connection, {"peer": "client"})
     if vocabulary := _vocabulary(view, stream):
@@ -105,7 +110,7 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
 
 
 def _frames(view: View, stream: Stream) -> list[int]:
-    """Frames after the request that belong to the stream: those of its tokens, its ending, for HTTP all up to it."""
+    """Frames of the stream after its request: tokens and ending; over HTTP all frames up to the ending."""
     state, rows = view.state, stream.rows[: stream.count(view.token_count)]
     frames = dict.fromkeys(state.tokens.frames[row] for row in rows)
     last = next(reversed(frames), stream.frame)
@@ -180,7 +185,7 @@ def _is_thought(style: str) -> bool:
 
 
 def _colors(style: str, palette: Palette) -> tuple[int | None, int | None]:
-    """Numbers of a style's text and ground among the 256 colours; None for what it leaves as it is."""
+    """Text and background of a style among the 256 colours; None for the default."""
     if style.startswith("heat"):
         return COLORS[palette][int(style[4:])]
     if style.startswith("thought") and style != "thought":
@@ -216,7 +221,7 @@ def _svg_line(line: list[tuple[str, str]], y: int, palette: Palette) -> Iterator
 
 
 def _wrapped(tokens: list[ShownToken]) -> list[list[tuple[str, str]]]:
-    """Tokens in lines; one that does not fit goes to the next line whole."""
+    """Tokens in lines; a token that does not fit begins the next line."""
     lines: list[list[tuple[str, str]]] = [[]]
     column = 0
     for text, style, _ in tokens:
@@ -276,12 +281,8 @@ def _escaped(text: str) -> str:
 
 
 def rgb(number: int) -> str:
-    """One of the 256 colours, as `#rrggbb`."""
+    """Web colour `#rrggbb` of one of the 256 terminal colours."""
     return Color.from_ansi(number).get_truecolor().hex
-
-
-def _markdown(view: View, stream: Stream) -> Iterator[str]:
-    return formats.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,18 +290,66 @@ class Form:
     """A form that a stream can be written in."""
 
     ending: str
-    """Of the file's name."""
+    """Ending of the file's name."""
     sentence: str
-    """What it is."""
+    """Description."""
     texts: Callable[[View, Stream], Iterator[str]] | None
-    """What is written, in pieces; None: a trace."""
+    """Content in pieces; None for a trace."""
 
 
 FORMS: Mapping[str, Form] = {
     "trace": Form(".lmtp.jsonl", "a trace with this stream alone", None),
     "csv": Form(".csv", "a table: one row a token", lambda v, s: formats.as_csv(Header(), events_of(v, s), s.choice)),
-    "markdown": Form(".md", "a document: request and text", _markdown),
+    "markdown": Form(
+        ".md",
+        "a document: request and text",
+        lambda v, s: formats.as_markdown(Header(title=f"Stream {s.label}"), events_of(v, s), s.choice),
+    ),
     "ansi": Form(".ansi", "text with colours, for less -R", _ansi),
     "svg": Form(".svg", "a picture of the coloured text", _svg),
     "html": Form(".html", "a page: point at a token to see its alternatives", _html),
 }
+
+
+def preamble(lines: EventStore | TraceFile) -> list[Event]:
+    """Requests and answers of running live streams alone, in order.
+
+    A stream whose request is not known is left out, as it would be in a recording from the beginning.
+    """
+    state = lines.state
+    running = [
+        stream
+        for stream in state.streams
+        if stream.ended is None and stream.frame >= lines.live_from and stream.has_request
+    ]
+    frames = {frame for stream in running for frame in _frames_so_far(state, stream)}
+    labels = {stream.label for stream in running}
+    return [without_other_streams(lines.whole(frame), labels) for frame in sorted(frames)]
+
+
+def _frames_so_far(state: State, stream: Stream) -> Iterable[int]:
+    """Frames of its request and tokens; over HTTP all frames since the request."""
+    if stream.api is None:
+        return (stream.frame, *(state.tokens.frames[row] for row in stream.rows))
+    later = range(stream.frame + 1, len(state.frames))
+    return (stream.frame, *(frame for frame in later if state.frames.connections[frame] == stream.connection))
+
+
+def own_entries(event: Event, labels: Collection[str]) -> list[Entry]:
+    """Entries of a server's frame that belong to these streams."""
+    if not isinstance(event, Frame):
+        return []
+    named = ((stream_name(stream_key(one.get("stream_id"))), one) for one in event.answer()[1])
+    return [one for name, one in named if f"{event.connection}/{name}" in labels]
+
+
+def without_other_streams(event: Event, labels: Collection[str]) -> Event:
+    """A server's frame without the entries of other streams; any other event as it is."""
+    if not isinstance(event, Frame):
+        return event
+    (command, entries), own = event.answer(), own_entries(event, labels)
+    if len(own) == len(entries):
+        return event
+    if isinstance(event.content, JsonText):
+        return replace(event, content=replace(event.content, value=own))
+    return replace(event, content=f"{command} {json.dumps(own)}")  # with what JSON cannot say, such as -Infinity

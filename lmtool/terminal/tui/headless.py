@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 LARGEST = 400
 """Columns or rows of a picture."""
 _FRAMES = 2
-"""Drawings until panes are as high as what they show."""
+"""Drawings until the panes have their final heights."""
 
 
 def has_screen() -> bool:
-    """Whether there is a terminal that can be drawn on, with a keyboard. Textual draws on stderr and never checks."""
+    """True if stdin, stdout and stderr are a terminal. Textual draws on stderr without checking it."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return all(stream is not None and stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"
 
 
 def need_screen(option: str) -> None:
-    """Raise `UsageError` where there is no terminal to draw on."""
+    """Raise `UsageError` unless there is a terminal to draw on."""
     if not has_screen():
         raise UsageError(f"{option} needs a terminal", "leave it out, or run it where stdin, stdout and stderr are one")
 
@@ -49,7 +49,7 @@ async def print_source(
     expression: Filter | None = None,
     sentences: bool = False,
 ) -> None:
-    """Print what a source feeds until it is over or `stop` is set. Raises what the source raises."""
+    """Print the events of a source until it ends or `stop` is set. Raises the source's errors."""
     from lmtool.terminal.tui.plain import PlainLines, Sentences
 
     printer: PlainLines | Sentences = (Sentences if sentences else PlainLines)(put, expression)
@@ -65,9 +65,9 @@ async def print_source(
 
 
 def print_trace(put: Callable[[str], None], path: str, *, expression: Filter | None, sentences: bool) -> TraceReader:
-    """Print a trace file; what has read it knows how it ends. Raises `FileError`."""
+    """Print a trace file; its reader, which knows the ending. Raises `FileError`."""
+    from lmtool.terminal.tui.measures import load_selection
     from lmtool.terminal.tui.plain import PlainLines, Sentences
-    from lmtool.terminal.tui.token_filter import load_selection
     from lmtool.trace.reader import TraceReader
 
     reader = TraceReader(path)
@@ -121,9 +121,7 @@ def size_of(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text)
     size = (int(match[1]), int(match[2])) if match else (0, 0)
     if not all(10 <= side <= LARGEST for side in size):
-        raise UsageError(
-            f"--size {text} is no size of a screen", f"columns x rows, 10 to {LARGEST} each, such as 120x36"
-        )
+        raise UsageError(f"--size {text} is not a screen size", f"columns x rows, 10 to {LARGEST} each, such as 120x36")
     return size
 
 

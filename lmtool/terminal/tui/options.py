@@ -1,4 +1,4 @@
-"""How the inspector is opened: what it watches and how it looks, each setting also an option of its command."""
+"""Options of the inspector: sources and looks. Each setting is also an option of its command."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LOOK = "How it looks"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SourceOptions:
-    """What is watched, and what is sent there; addresses may have credentials."""
+    """Sources and requests; addresses may contain credentials."""
 
     connect: tuple[str, ...] = option(
         (), "Server for branches of a trace; twice with --text: two models.", SOURCE, metavar="URL"
     )
-    """Also where branches run of an HTTP proxy."""
+    """Also the server for branches of an HTTP proxy."""
     text: str | None = option(None, "Have the server score this file's text; - is stdin.", SOURCE, metavar="FILE")
     proxy: str | None = option(
         None, "Stand between clients and --to, such as 127.0.0.1:8081.", SOURCE, metavar="LISTEN"
@@ -51,24 +51,24 @@ class SourceOptions:
     targets: tuple[str, ...] = ()
     """A URL, a file, or two files."""
     endpoint: str | None = None
-    """The server of `--endpoint`."""
+    """Server of `--endpoint`."""
     default: str = ""
-    """The server to look for where nothing is named."""
+    """Server to try if none is given."""
     api_key: str | None = None
-    """Shown to servers."""
+    """API key sent to servers."""
     content: str = ""
-    """The text to score."""
+    """Text to score."""
     stay: bool = True
-    """Whether to go on once the prompts were answered."""
+    """False to exit once the prompts are answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectorOptions:
-    """Everything has a default: `InspectorOptions()` follows a live source, in colour."""
+    """Options with defaults: `InspectorOptions()` follows a live source, in colour."""
 
     record: Path | None = option(None, "Record as a trace from the start.", SOURCE, metavar="FILE")
     at: float | None = option(None, "Begin at this second, paused.", LOOK, metavar="S", minimum=0)
-    """None: files from their end, what is live as it comes."""
+    """None shows the end of files, and live sources as they come."""
     filter: str = option(
         "", 'Show these: sid:3 kind:score p<.1 rank>3 gap>50ms err "text" /re/ | ! ( ).', LOOK, metavar="EXPR"
     )
@@ -80,15 +80,15 @@ class InspectorOptions:
     """`textual-ansi` keeps the terminal's own sixteen colours."""
     ascii: bool = option(False, "Draw with ASCII only.", LOOK)
     speed: float = 1.0
-    """Of a file that is played: trace seconds a second; `inf` shows its end at once."""
+    """Playback speed of a file, in trace seconds per second; `inf` shows its end at once."""
     exit_at_end: bool = False
-    """Leave once the source is over and everything has been shown."""
+    """Exit once the source has ended and everything was shown."""
     tips: bool = option(True, "A tip at the start, at most once a day.", LOOK)
     source_words: tuple[str, ...] = ()
-    """What names the source on a command line, without credentials."""
+    """Words that name the source on a command line, without credentials."""
     folder: Path = Path()
-    """Where snapshots, exports and recordings go."""
+    """Folder for snapshots, exports and recordings."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Keys of an action by its id (`lmtool.terminal.tui.action.ACTIONS`), comma-separated; from `[inspect.keys]`."""
     color: bool = True
-    """Whether colours are welcome; without them the heat is dim, bold and underlined."""
+    """False to use no colours: the heat is then dim, bold and underlined."""

@@ -1,4 +1,4 @@
-"""The inspector's output without a screen: a line an event, or sentences when a stream ends."""
+"""Output without a screen: a line per event, or sentences when a stream ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.logprobs.distribution import perplexity, probability
 from lmtool.terminal.tui.event_store import EventStore
-from lmtool.terminal.tui.measures import Measures
-from lmtool.terminal.tui.token_filter import Selection, StreamFacts
+from lmtool.terminal.tui.measures import Measures, Selection, StreamFacts
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.description import describe, line_of
 from lmtool.trace.events import Remark, Vocab
@@ -26,7 +25,7 @@ LONGEST_TEXT = 2000
 
 
 class _FilteredOutput:
-    """Base of both forms. For a live filter events go into a state first, so that it means the same as on a screen."""
+    """Base of both outputs. A live filter tests events in a state, so that it means the same as on a screen."""
 
     def __init__(self, put: Callable[[str], None], expression: Filter | None, selection: Selection | None) -> None:
         self._put = put
@@ -41,7 +40,7 @@ class _FilteredOutput:
 
 
 class PlainLines(_FilteredOutput):
-    """A line an event, as `lmtool trace show` prints them; `feed` is a `Feed`."""
+    """Prints a line per event, as `lmtool trace show` does; `feed` is a `Feed`."""
 
     def __init__(
         self, put: Callable[[str], None], expression: Filter | None = None, *, selection: Selection | None = None
@@ -54,7 +53,7 @@ class PlainLines(_FilteredOutput):
         super().__init__(put, expression, selection)
         self._answers = Answers(stream_of)
         self._undecided: dict[int, list[tuple[Facts, str]]] = {}
-        """Lines of running streams, which pass or not by how the streams end."""
+        """Lines of running streams that wait for the end of their stream, which decides whether they match."""
 
     def feed(self, events: Sequence[Event]) -> None:
         """Print these events."""
@@ -99,7 +98,7 @@ class _SpokenStream(Stream):
     request: str = "unknown"
     text: StreamText | None = None
     thought: list[str] = field(default_factory=list)
-    """Pieces of what the model thinks before its answer."""
+    """Pieces of the model's thought before its answer."""
     pieces: list[str] = field(default_factory=list)
     tokens: int = 0
     first: float = 0.0
@@ -109,7 +108,7 @@ class _SpokenStream(Stream):
 
 
 class Sentences(_FilteredOutput):
-    """Whole sentences, one stream after the other, for a reader that speaks; `feed` is a `Feed`."""
+    """Prints sentences, one stream after the other, for screen readers; `feed` is a `Feed`."""
 
     def __init__(
         self, put: Callable[[str], None], expression: Filter | None = None, *, selection: Selection | None = None

@@ -1,4 +1,4 @@
-"""What is drawn, before it knows a terminal: lines of runs of text, each with the name of a style."""
+"""Lines of text runs with names of styles, independent of a terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """A piece of a line."""
+    """A part of a line in one style."""
 
     text: str
     style: str = ""
     """Names of `styles.Styles`, with blanks between: `heat3 cursor`."""
     target: int | None = None
-    """What a click on it means to its document, such as the row of a token."""
+    """Value passed to its document on a click, such as the row of a token."""
 
 
 Line: TypeAlias = "list[Run]"
@@ -31,7 +31,7 @@ _GAP = "  "
 
 
 def width(text: str) -> int:
-    """Columns that a text takes in a terminal."""
+    """Width of a text in terminal columns."""
     if text.isascii():
         return len(text)
     return _width(text) if len(text) <= _LONG else cell_len(text)
@@ -41,7 +41,7 @@ _width = lru_cache(maxsize=65536)(cell_len)
 
 
 def split(text: str, columns: int, at_least: int = 0) -> tuple[str, str]:
-    """What of a text fits into these columns, or `at_least` this many characters, and the rest."""
+    """The part of a text that fits into these columns (or `at_least` characters), and the rest."""
     used = 0
     for i, character in enumerate(text):
         used += width(character)
@@ -72,7 +72,7 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def fitted(line: Line, columns: int) -> Line:
-    """A line in at most this many columns; what does not fit is cut with a sign."""
+    """A line cut to this many columns, with a sign."""
     out: Line = []
     left = columns
     for i, run in enumerate(line):
@@ -87,12 +87,12 @@ def fitted(line: Line, columns: int) -> Line:
 
 
 def length(line: Line) -> int:
-    """Columns that a line takes."""
+    """Width of a line in columns."""
     return sum(width(run.text) for run in line)
 
 
 def flow(phrases: Iterable[Run], columns: int) -> list[Line]:
-    """Phrases in lines, two blanks between them; one that does not fit goes to the next line; no empty ones."""
+    """Phrases in lines, two blanks apart; empty phrases are dropped."""
     lines: list[Line] = []
     used = 0
     for phrase in phrases:

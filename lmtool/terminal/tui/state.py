@@ -1,29 +1,187 @@
-"""A pure fold of trace events into columns, from which everything in the inspector is read."""
+"""A pure fold of trace events into columns, from which everything in the inspector is read, and the texts of tokens."""
 
 from __future__ import annotations
 
+import codecs
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lmtool.protocol.lmtp import frames
-from lmtool.terminal.tui.columns import IN, OTHER, OUT, FrameLog, TokenLog
-from lmtool.terminal.tui.request_summary import Digest, digest, stream_of
-from lmtool.terminal.tui.streams import hold_up_of
-from lmtool.terminal.tui.texts import Texts
+from lmtool.terminal.tui.columns import IN, NO_ID, OTHER, OUT, FrameLog, TokenLog
+from lmtool.terminal.tui.streams import Digest, digest, hold_up_of, stream_of
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Blob, End, Frame, Message, Open, Piece, Remark, Request, Response, Vocab
 from lmtool.trace.scanning import TokenLine
 from lmtool.trace.stream_events import OutputEvent, RequestStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lmtool.protocol.lmtp.frames import TokenEntry
     from lmtool.terminal.tui.streams import Stream
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header
+
+T = TypeVar("T", str, str | bytes)
+
+
+class Texts:
+    """Texts of ids and of tokens of a log, from vocabularies and servers."""
+
+    def __init__(self, tokens: TokenLog) -> None:
+        self._tokens = tokens
+        self._vocab: dict[int, str | bytes] = {}
+        self._interned: dict[tuple[str | bytes, bool], int] = {}
+        self._without_id: list[tuple[str | bytes, bool]] = []
+        self._row_texts: dict[int, str] = {}
+        """Texts by row, as the server sent them."""
+        self._spellings: dict[int, _Spelling] = {}
+        self.special_names: dict[int, str] = {}
+        """Names of ids without text, such as `<|eos|>`."""
+        self.corrections = 0
+        """Incremented when a vocabulary explains what was shown as `⟨#7⟩`, which outdates cached texts."""
+
+    def learn(self, tokens: Mapping[int, str | bytes]) -> None:
+        """Add a vocabulary, or a part of one."""
+        self._vocab.update(tokens)
+        for spelling in self._spellings.values():
+            self.corrections += spelling.forget_guesses()
+
+    def intern(self, text: str | bytes, *, piece: bool = False) -> int:
+        """Number below `NO_ID` for this text. piece: it is text of unknown tokens."""
+        text = _encodable(text)
+        place = self._interned.setdefault((text, piece), len(self._without_id))
+        if place == len(self._without_id):
+            self._without_id.append((text, piece))
+        return NO_ID - 1 - place
+
+    def is_piece(self, token: int) -> bool:
+        """True for text of tokens that the server did not name."""
+        return token < NO_ID and self._without_id[NO_ID - 1 - token][1]
+
+    def set_text(self, row: int, text: str) -> None:
+        """Set the text that a token completes, as a server sent it; a vocabulary that has its id counts more."""
+        if self._tokens.ids[row] not in self._vocab:
+            self._row_texts[row] = _encodable(text)
+
+    def piece(self, token: int) -> str | bytes:
+        """Meaning of an id: text, or bytes inside a character; `⟨#7⟩` if unknown."""
+        if token < NO_ID:
+            return self._without_id[NO_ID - 1 - token][0]
+        return self._vocab.get(token, f"⟨#{token}⟩")
+
+    def meaning(self, token: int) -> str | bytes | None:
+        """Meaning of an id in a vocabulary; None if there is none."""
+        return self._vocab.get(token)
+
+    def special_name(self, token: int) -> str:
+        """Name of an id without text: `<|eos|>`, or `⟨#7⟩` if unnamed; empty for every other id."""
+        known = token in self._vocab
+        if (known and self._vocab[token]) or (not known and token not in self.special_names):
+            return ""
+        return self.special_names.get(token, f"⟨#{token}⟩")
+
+    def of_id(self, token: int) -> str:
+        """Text of an id on its own; bytes inside a character as `⟨f0 9f⟩`, ids without text by name: `<|eos|>`."""
+        piece = self.piece(token)
+        name = self.special_name(token)
+        return name or (f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩")
+
+    def spelling(self, token: int) -> bytes | None:
+        """Bytes of an id; None if unknown."""
+        if token >= NO_ID and token not in self._vocab:
+            return None
+        piece = self.piece(token)
+        return piece if isinstance(piece, bytes) else None if "\ufffd" in piece and token < NO_ID else piece.encode()
+
+    def differences(self, spell: Callable[[int], bytes]) -> dict[int, bool]:
+        """For each id with text on both sides, True if the bytes differ."""
+        pieces = {token: piece.encode() if isinstance(piece, str) else piece for token, piece in self._vocab.items()}
+        return {token: other != piece for token, piece in pieces.items() if piece and (other := spell(token))}
+
+    def quote(self, token: int) -> str:
+        """Text of an id in quotes; signs such as `⟨f0 9f⟩` and `⟨#7⟩` without quotes."""
+        piece = self.piece(token)
+        is_text = isinstance(piece, str) and piece and (token < NO_ID or token in self._vocab)
+        return repr(piece) if is_text else self.of_id(token)
+
+    def quote_row(self, row: int) -> str:
+        """The text of a token of the log."""
+        text = self._row_texts.get(row)
+        return repr(text) if text else self.quote(self._tokens.ids[row])
+
+    def text_or_none(self, row: int) -> str | None:
+        """Text of a token of the log on its own; None if unknown."""
+        token = self._tokens.ids[row]
+        return self._row_texts.get(row) or (self.of_id(token) if token < NO_ID or token in self._vocab else None)
+
+    def of_row(self, row: int) -> str:
+        """Text of a token of the log on its own."""
+        return self._row_texts.get(row) or self.of_id(self._tokens.ids[row])
+
+    def text_at(self, stream: Stream, position: int) -> str:
+        """The text that the token at this position completes: a character belongs to its last token.
+
+        A character that a finished stream left open becomes U+FFFD at its last token.
+        """
+        spelling = self._spellings.get(stream.index)
+        if spelling is None:
+            spelling = self._spellings[stream.index] = _Spelling()
+        while len(spelling.texts) <= position:
+            row = stream.rows[len(spelling.texts)]
+            token = self._tokens.ids[row]
+            text = self._row_texts.get(row)
+            guess = text is None and token >= NO_ID and token not in self._vocab
+            spelling.add(self.piece(token) if text is None else text, guess=guess)
+        text_of_token = spelling.texts[position]
+        if position == len(stream.rows) - 1 and stream.ended is not None and spelling.open:
+            return f"{text_of_token}\ufffd"
+        return text_of_token
+
+
+def _encodable(text: T) -> T:
+    """The text with lone surrogates replaced by U+FFFD."""
+    if isinstance(text, str) and not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+class _Spelling:
+    """The text of one stream, token by token, with whole characters."""
+
+    __slots__ = ("_decoder", "_guess", "texts")
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._guess: tuple[int, tuple[bytes, int]] | None = None
+        self.texts: list[str] = []
+
+    @property
+    def open(self) -> bool:
+        """True if the last token ends inside a character."""
+        return bool(self._decoder.getstate()[0])
+
+    def add(self, piece: str | bytes, *, guess: bool) -> None:
+        """Add the next token's piece. guess: it is a placeholder for an unknown one."""
+        if guess and self._guess is None:
+            self._guess = len(self.texts), self._decoder.getstate()
+        if isinstance(piece, str) and not self.open:
+            self.texts.append(piece)
+        else:
+            self.texts.append(self._decoder.decode(piece if isinstance(piece, bytes) else piece.encode()))
+
+    def forget_guesses(self) -> bool:
+        """Drop everything from the first guess on; False if there was none."""
+        if self._guess is None:
+            return False
+        place, state = self._guess
+        del self.texts[place:]
+        self._decoder.setstate(state)
+        self._guess = None
+        return True
+
 
 _NAN = float("nan")
 
@@ -37,7 +195,7 @@ class Mark:
 
 
 class State:
-    """All events so far as streams, tokens and frames. Add each event once; nothing is ever removed.
+    """All events so far as streams, tokens and frames. Add each event once; nothing is removed.
 
     `Answers` says what events mean for streams; TOKEN frames go to the columns in bulk.
     """
@@ -52,24 +210,24 @@ class State:
         self.connections = 0
         """Opened so far."""
         self.complete = False
-        """Whether there was an end record."""
+        """True if there was an end record."""
         self.model: str | None = None
         self.vocab_size: int | None = None
         self.bos: int | None = None
-        """What an empty prompt begins with."""
+        """First token of an empty prompt."""
         self.eos: frozenset[int] = frozenset()
         self.tokenizers: frozenset[str] = frozenset()
-        """Hashes of the tokenizers of the served models, as far as they are known."""
+        """Known hashes of the tokenizers of the served models."""
         self._answers = Answers(self._new_stream)
         self._request_frame = 0
-        """The frame that brings the requests of which streams are made."""
+        """Frame of the requests that are being added."""
         self._blobs: dict[str, Digest] = {}
         self._plain = False
-        """Whether the server is known to speak LMTP without extensions, as LMQL's does."""
+        """True if the server is known to speak LMTP without extensions, such as LMQL's."""
         self._unconditional: set[int] = set()
-        """Streams that score after nothing, and have no token yet."""
+        """Streams that score without context, and have no token yet."""
         self._thinking: set[int] = set()
-        """Streams whose last token is of a thought."""
+        """Streams whose last token belongs to a thought."""
         if header is not None:
             self._learn(header.model)
 
@@ -85,7 +243,7 @@ class State:
         self.feed((event,), (offset,))
 
     def feed(self, events: Sequence[Event], offsets: Iterable[int] | None = None) -> None:
-        """Add the next events. offsets: where their lines begin; without, they cannot be read again."""
+        """Add the next events. offsets: of their lines; without them, they cannot be read again."""
         places: list[int] = []
         lines: list[TokenLine] = []
         for event, offset in zip(events, [0] * len(events) if offsets is None else offsets, strict=True):
@@ -102,7 +260,7 @@ class State:
             self.add_tokens(places, lines)
 
     def add_tokens(self, offsets: Sequence[int], lines: Sequence[TokenLine]) -> None:
-        """Add TOKEN frames that follow each other. offsets: where their lines begin."""
+        """Add consecutive TOKEN frames. offsets: of their lines."""
         entries = [entry for line in lines for entry in line.entries]
         ends: list[int] = []
         reasons, errors = [one.finish_reason for one in entries], [one.error for one in entries]
@@ -204,7 +362,7 @@ class State:
                     self.tokens.logprobs[row] = _NAN
 
     def _add_other(self, event: Event, offset: int) -> None:
-        """Add an event that brings no LMTP tokens."""
+        """Add an event without LMTP tokens."""
         if isinstance(event, Vocab):
             self.texts.learn(event.tokens)
             self.texts.special_names = {**event.names, **self.texts.special_names}
@@ -227,7 +385,7 @@ class State:
             self._add_message(event)
 
     def _add_message(self, event: Frame) -> None:
-        """Learn what a server says of its model."""
+        """Learn a server's statements on its model and on waiting streams."""
         command, entries = event.answer()
         for one in entries if command == "MSG" else ():
             holder = self._answers.lmtp[event.connection].holders.get(frames.stream_key(one.get("stream_id")))
@@ -250,7 +408,7 @@ class State:
         self.tokens.extend((stream.index,), (token,), (logprob,), (frame,))
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> Stream:
-        """The stream of a request; those that generate nothing are not kept."""
+        """A new stream for a request; kept only if it can generate."""
         frame = self.streams[started.stream.index].frame if choice else self._request_frame
         stream = stream_of(started, index, choice, frame, self._blobs)
         if index >= 0:
@@ -289,7 +447,7 @@ class State:
         return self.frames.first_tokens[frame] if frame < len(self.frames) else len(self.tokens)
 
     def tokens_of_frame(self, frame: int) -> range:
-        """Rows of the tokens that a frame brought."""
+        """Rows of the tokens of a frame."""
         after = frame + 1
         last = self.frames.first_tokens[after] if after < len(self.frames) else len(self.tokens)
         return range(self.frames.first_tokens[frame], last)
@@ -299,11 +457,11 @@ class State:
         return self.streams[self.tokens.streams[row]]
 
     def is_piece(self, row: int) -> bool:
-        """Whether a row is text of tokens that the server did not name, not a token."""
+        """True if a row is text of tokens that the server did not name."""
         return self.texts.is_piece(self.tokens.ids[row])
 
     def is_thought(self, row: int) -> bool:
-        """Whether a token is of what the model thinks before its answer."""
+        """True if a token belongs to the model's thought before its answer."""
         return self.stream_of(row).is_thought(row)
 
     def find(self, label: str) -> Stream | None:
@@ -316,7 +474,7 @@ class State:
         return "".join(self.texts.text_at(stream, i) for i in range(count))
 
     def prompt_text(self, stream: Stream) -> str:
-        """The end of a stream's prompt; an action's may come, and grow, after the action."""
+        """End of a stream's prompt; that of an Evergreen action may arrive after the action."""
         if stream.nodes is not None:
             return stream.nodes.prompt_end()
         begin, ids = (stream.prompt, ()) if isinstance(stream.prompt, str) else ("", stream.prompt)
@@ -327,7 +485,7 @@ class State:
 
 
 def _counts(frames: Sequence[int], size: int) -> list[int]:
-    """How often each number below `size` occurs."""
+    """Count of each number below `size`."""
     counts = [0] * size
     for frame in frames:
         counts[frame] += 1

@@ -1,4 +1,4 @@
-"""How things look: signs, colours of a theme and a heat palette, or attributes where there are no colours."""
+"""Looks: signs, colours of a theme and a heat palette, or attributes if there are no colours."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ASCII = Glyphs(
 )
 
 TO_ASCII = str.maketrans("…⟨⟩⏎·→\u2013⇧\u00d7≥≤─│", "~<>$.>-^x><-|")
-"""For what slips into texts beside the glyphs; each stands for one column as before."""
+"""ASCII replacements for other signs in texts, of the same width."""
 
 _NAMED = {
     "accent": ("accent", True),
@@ -93,7 +93,7 @@ _NAMED = {
     "chosen": ("accent", True),
     "out": ("text-accent", False),
 }
-"""Style to a variable of Textual's themes, and whether it is bold."""
+"""Name of a style to a variable of Textual's themes, and True if bold."""
 
 _ATTRIBUTES = {
     "dim": Style(dim=True),
@@ -130,9 +130,9 @@ class Styles:
         """Begin without any look: every name is plain until `change`. ascii: draw with ASCII only."""
         self.ascii = ascii
         self.version = 0
-        """Grows with every change: what was drawn with an older one must be drawn again."""
+        """Incremented with every change; lines of older versions must be drawn again."""
         self.color = True
-        """Whether there are colours; without them the heat is told by dim, bold and underline."""
+        """False if there are no colours: the heat is then dim, bold and underlined."""
         self._table: dict[str, Style] = {}
         self.of = lru_cache(maxsize=4096)(self._of)
 
@@ -186,7 +186,7 @@ def _colored(variables: Mapping[str, str], palette: Palette, *, dark: bool, sixt
 
 
 def _thoughts(variables: Mapping[str, str], *, dark: bool, sixteen: bool) -> dict[str, Style]:
-    """Looks of what a model thinks before its answer: italic and purple, each step of the heat on its own ground."""
+    """Styles of thoughts: italic and purple, with a background for each step of the heat."""
     italic = Style(italic=True)
     if sixteen:
         steps = {f"thought{i}": italic + Style.parse(name) for i, name in enumerate(_SIXTEEN_THOUGHTS)}
@@ -203,7 +203,7 @@ def _thoughts(variables: Mapping[str, str], *, dark: bool, sixteen: bool) -> dic
 READABLE = 4.5
 """Least contrast of text, as WCAG 2 has it (1.4.3)."""
 _STEPS = 16
-"""Of the way from a colour to black or white."""
+"""Steps from a colour to black or white."""
 
 
 def _on_ground(color: Color | None, variables: Mapping[str, str]) -> Color | None:
@@ -247,7 +247,7 @@ def _linear(value: float) -> float:
 
 
 def _dim(variables: Mapping[str, str], *, dark: bool) -> Style:
-    """A grey that can still be read; the terminal's own dimming where the theme has the terminal's own colours."""
+    """A readable grey; the terminal's dimming for themes with the terminal's colours."""
     if not variables.get("foreground", "").startswith("#"):
         return Style(dim=True)
     return Style(color=_on_ground(Color.from_ansi(246 if dark else 242), variables))

@@ -1,4 +1,4 @@
-"""What is shown of a `State`: the moment, the cursor, the filter, the colours."""
+"""The visible part of a `State`: moment, cursor, filter, colours."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, get_args
 
 from lmtool.core.logprobs.heat import MODES, UPPER, HeatMode, Palette
 from lmtool.terminal.tui.event_store import NoLines
-from lmtool.terminal.tui.measures import Measures
+from lmtool.terminal.tui.measures import Measures, StreamFacts, TokenFilter
 from lmtool.terminal.tui.options import Mode
-from lmtool.terminal.tui.token_filter import StreamFacts, TokenFilter
 
 if TYPE_CHECKING:
     from array import array
@@ -32,7 +31,7 @@ THRESHOLDS = UPPER["surprisal"][1:]
 
 @dataclass(slots=True)
 class View:
-    """A way to look at a state. `moment` None means now: the view follows new tokens.
+    """A view of a state. `moment` None is now: the view follows new tokens.
 
     A file is played by moving `moment` on (`tick`); a pause holds it while the state goes on growing.
     """
@@ -49,16 +48,16 @@ class View:
     mode: Mode = "split"
     threshold: float = 4.0
     show_blanks: bool = False
-    """Whether blanks are shown as signs."""
+    """True if blanks are shown as signs."""
     filter: Filter | None = None
     followed_stream: int | None = None
-    """The only stream whose tokens are shown."""
+    """The only stream whose tokens are shown; None for all."""
     stream: int = 0
     """The stream under the cursor."""
     row: int | None = None
-    """The token under the cursor, a row of the log; None: the last one of what is shown."""
+    """Row of the token under the cursor; None follows the last visible one."""
     frame: int | None = None
-    """The frame under the cursor; None: the one of the token."""
+    """The frame under the cursor; None for the frame of the token."""
     bar: int = 0
     """The alternative under the cursor, 0 the best."""
     stream_marks: list[int] = field(default_factory=list)
@@ -66,15 +65,15 @@ class View:
     time_marks: list[float] = field(default_factory=list)
     """Moments that the user marked."""
     measures: Measures = field(init=False)
-    """Of the tokens of the state."""
+    """Measures of the tokens of the state."""
     branch_tokens: dict[str, str] = field(default_factory=dict)
-    """By label of a branch the token that it begins with, as text: the end of its prompt."""
+    """By label of a branch, text of the token that it begins with, at the end of its prompt."""
     from_beginning: bool = False
-    """Whether ended streams are shown from their beginning, until cursor or moment move: a recording just opened."""
+    """True if ended streams are shown from their beginning, until cursor or moment move."""
     uncertainty: Uncertainty = "surprisal"
-    """What `uncertain` goes by."""
+    """Measure that `uncertain` uses."""
     _uncertain: tuple[int | None, int] = (None, 0)
-    """The token that `uncertain` went to last, and its place among all."""
+    """Row that `uncertain` moved to last, and its rank."""
     _token_filter: TokenFilter | None = None
 
     def __post_init__(self) -> None:
@@ -98,7 +97,7 @@ class View:
         return len(self.state.tokens) - self.token_count if self.moment is not None else 0
 
     def pause(self) -> None:
-        """Hold the view where it is, or go on."""
+        """Pause the view, or resume."""
         self.from_beginning = False
         if self.live:
             self.moment = self.state.now if self.moment is None else None
@@ -109,7 +108,7 @@ class View:
 
     @property
     def paused(self) -> bool:
-        """Whether the view stands still."""
+        """True if the view does not follow time."""
         return self.moment is not None and (self.live or not self.playing)
 
     def tick(self, seconds: float) -> None:
@@ -121,7 +120,7 @@ class View:
             self.moment = None
 
     def seek(self, moment: float) -> None:
-        """Look at another moment; behind the end of a file or of what is live means the end."""
+        """Show another moment; after the end it is the end."""
         moment, self.from_beginning = max(0.0, moment), False
         if moment >= self.state.now:
             self.moment = None
@@ -137,7 +136,7 @@ class View:
         self.seek(self.time + seconds)
 
     def step_frame(self, direction: int) -> None:
-        """To the moment of the next frame, or for -1 of the one before."""
+        """Move to the moment of the next frame, or for -1 of the previous one."""
         times = self.state.frames.times
         here = bisect_right(times, self.time) - 1
         there = here
@@ -156,7 +155,7 @@ class View:
     # Streams.
 
     def streams(self) -> list[Stream]:
-        """Those of the table: begun by the moment and let through by the filter."""
+        """Streams of the table: begun by the moment, and matching the filter."""
         moment, tokens = self.time, self.token_count
         begun = [s for s in self.state.streams if s.started_at <= moment]
         if self.filter is None:
@@ -170,7 +169,7 @@ class View:
         return streams[self.stream] if self.stream < len(streams) else None
 
     def keep_to_filter(self) -> None:
-        """The cursor to the first stream that the filter lets through, where it is on another."""
+        """Move the cursor to the first matching stream if the current one does not match."""
         if self.filter is None:
             return
         listed = [stream.index for stream in self.streams()]
@@ -189,11 +188,11 @@ class View:
         self.stream, self.row, self.frame, self.bar = index, None, None, 0
 
     def begins(self, stream: Stream) -> bool:
-        """Whether the beginning of a stream is shown, not its end."""
+        """True if the beginning of a stream is shown, not its end."""
         return self.from_beginning and stream.ended is not None and stream.ended <= self.time
 
     def follow_stream(self) -> None:
-        """Show the tokens of the stream under the cursor only, or of all again."""
+        """Toggle between the tokens of the current stream and of all."""
         if self.current is not None:
             self.followed_stream = None if self.followed_stream == self.stream else self.stream
 
@@ -207,7 +206,7 @@ class View:
     # Tokens.
 
     def token_rows(self) -> array[int] | range:
-        """Rows of the tokens that the interleaved view shows, in order."""
+        """Rows of the interleaved view, in order."""
         tokens = self.token_count
         if self._token_filter is not None:
             return self._token_filter.rows(tokens, self.followed_stream)
@@ -216,7 +215,7 @@ class View:
         return self.rows_of(self.state.streams[self.followed_stream])
 
     def rows_of(self, stream: Stream) -> array[int]:
-        """Rows of the tokens of a stream that the filter lets through, in order."""
+        """Rows of the matching tokens of a stream, in order."""
         tokens = self.token_count
         if self._token_filter is not None:
             return self._token_filter.rows(tokens, stream.index)
@@ -224,15 +223,15 @@ class View:
         return stream.rows if count == len(stream.rows) else stream.rows[:count]
 
     def passes(self, row: int) -> bool:
-        """Whether the filter lets a token through."""
+        """True if a token matches the filter."""
         return self._token_filter is None or self._token_filter.passes(row)
 
     def filter_more(self) -> bool:
-        """Filter more of the tokens; whether some are left. Call it between drawings."""
+        """Filter more tokens; True if some are left. Call it between drawings."""
         return self._token_filter is not None and self._token_filter.filter_more()
 
     def set_filter(self, new: Filter | None) -> None:
-        """Show what this lets through; None: everything."""
+        """Show streams and tokens that match; None shows everything."""
         self.filter = new if new is not None and new.source.strip() else None
         self._token_filter = None if self.filter is None else TokenFilter(self.filter, self.measures)
         self.filter_more()
@@ -263,7 +262,7 @@ class View:
             self._move(stream.rows[: stream.count(self.token_count)], row, steps)
 
     def move_row(self, steps: int) -> None:
-        """The cursor down in what the interleaved view shows."""
+        """Move the cursor in the interleaved view."""
         rows = self.token_rows()
         if len(rows):
             self._move(rows, rows[-1] if self.row is None else self.row, steps)
@@ -276,7 +275,7 @@ class View:
             self.choose_token(rows[max(0, place)])
 
     def surprising(self, direction: int) -> bool:
-        """To the next token (or, for -1, the one before) that is surprising; whether there was one."""
+        """Move to the next surprising token, or for -1 to the previous one; False if there is none."""
         stream, row, tokens = self.current, self.token, self.state.tokens
         if stream is None or row is None:
             return False
@@ -291,7 +290,7 @@ class View:
         return False
 
     def uncertain(self, steps: int) -> bool:
-        """To the most uncertain token of the stream under the cursor; from there to the next most, or for -1 back up.
+        """Move to the most uncertain token of the current stream, then to the next most, or for -1 back up.
 
         False where no token has the figure, see `uncertainty`. What needs alternatives looks at the latest `LOOKED_AT`.
         """
@@ -311,12 +310,12 @@ class View:
         return True
 
     def end(self) -> None:
-        """To the last token, and along with new ones."""
+        """Move to the last token and follow new ones."""
         self.row, self.frame, self.bar, self.from_beginning = None, None, 0, False
 
     @property
     def new_below(self) -> int:
-        """Tokens shown below the cursor, while it does not go along."""
+        """Visible tokens below the cursor; 0 if it follows new ones."""
         if self.row is None:
             return 0
         rows = self.token_rows()
@@ -336,7 +335,7 @@ class View:
 
     @property
     def current_frame(self) -> int | None:
-        """The frame under the cursor: chosen, or the one that brought the token."""
+        """The frame under the cursor: the chosen one, else the frame of the token."""
         if self.frame is not None:
             return self.frame
         row = self.token
@@ -346,7 +345,7 @@ class View:
         return count - 1 if count else None
 
     def choose_frame(self, frame: int) -> None:
-        """Put the cursor on a frame, and on the first token it brought."""
+        """Put the cursor on a frame, and on its first token."""
         rows = self.state.tokens_of_frame(frame)
         if len(rows):
             self.choose_token(rows[0])
@@ -361,15 +360,15 @@ class View:
     # Looks and marks.
 
     def next_heat(self) -> None:
-        """The next heat mode."""
+        """Select the next heat mode."""
         self.heat = MODES[(MODES.index(self.heat) + 1) % len(MODES)]
 
     def next_mode(self) -> None:
-        """The next way to show tokens."""
+        """Select the next view of tokens."""
         self.mode = VIEWS[(VIEWS.index(self.mode) + 1) % len(VIEWS)]
 
     def next_threshold(self) -> None:
-        """The next number of bits that counts as surprising."""
+        """Select the next threshold of surprise."""
         later = [t for t in THRESHOLDS if t > self.threshold]
         self.threshold = later[0] if later else THRESHOLDS[0]
 
@@ -378,7 +377,7 @@ class View:
         self.time_marks = sorted({*self.time_marks, round(self.time, 6)})
 
     def next_mark(self) -> float | None:
-        """To the next marked moment, the trace's own marks among them, around from the last to the first."""
+        """Move to the next mark of the user or the trace, wrapping around; its time, or None without marks."""
         marks = sorted({*self.time_marks, *(round(mark.time, 6) for mark in self.state.marks)})
         if not marks:
             return None

@@ -1,4 +1,4 @@
-"""The widgets that everything is drawn with: lines of runs, of which only those that changed are drawn again."""
+"""Widgets that draw lines of runs, and redraw only changed lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def strip_of(line: Iterable[Run], styles: Styles, columns: int, base: Style) -> 
 
 
 def target_at(line: Line, column: int) -> int | None:
-    """What a click in a column means."""
+    """Target of the run in a column; None if it has none."""
     used = 0
     for run in line:
         used += cell_len(run.text)
@@ -51,7 +51,7 @@ def target_at(line: Line, column: int) -> int | None:
 
 
 class Canvas(Widget):
-    """Lines, drawn again where they differ from those before."""
+    """Lines of runs; redraws only changed lines."""
 
     ALLOW_SELECT = False
 
@@ -62,11 +62,11 @@ class Canvas(Widget):
         self._version = -1
         self._base = Style.null()
         self._rows: dict[tuple[Run, ...], Strip] = {}
-        """Drawn lately: what scrolls is the same line in another row."""
+        """Cache of drawn lines: a scrolled line is the same in another row."""
         self._edges = Strip([]), Strip([])
-        """Of the border, left and right of a row."""
+        """Border of a row, left and right."""
         self._shape: object = None
-        """What rows and edges were drawn for: width, border, colours."""
+        """Width, border and colours that rows and edges were drawn for."""
 
     def put(self, lines: list[Line]) -> None:
         """Show these lines."""
@@ -125,11 +125,11 @@ class Canvas(Widget):
 
     @property
     def text(self) -> list[str]:
-        """What it shows, without colours."""
+        """Visible lines, without colours."""
         return ["".join(run.text for run in line).rstrip() for line in self._lines]
 
     def target(self, event: events.MouseEvent) -> int | None:
-        """What was clicked."""
+        """Target that was clicked; None if there is none."""
         place = event.get_content_offset(self)
         if place is None or not 0 <= place.y < len(self._lines):
             return None
@@ -140,13 +140,13 @@ class LinePane(Canvas, can_focus=True):
     """Shows the part of a document that the cursor is in."""
 
     class Chosen(Message):
-        """Something in the pane was clicked, and the document told."""
+        """A target in the pane was clicked, and passed to the document."""
 
         def __init__(self, pane: LinePane, *, again: bool) -> None:
             super().__init__()
             self.pane = pane
             self.again = again
-            """Whether the same was clicked just before."""
+            """True if the previous click had the same target."""
 
     class Resized(Message):
         """The pane has another size."""
@@ -155,7 +155,7 @@ class LinePane(Canvas, can_focus=True):
         super().__init__(styles, id=id)
         self.document = document
         self.top = 0
-        """The document's line that is shown first."""
+        """First visible line of the document."""
         self.height = 0
         """Lines of the document when it was drawn last."""
         self._loose = False
@@ -177,7 +177,7 @@ class LinePane(Canvas, can_focus=True):
         return max(0, self.height - self.top - self.rows)
 
     def draw(self) -> None:
-        """Look at the document again."""
+        """Lay out the document again, and draw it."""
         columns, rows = self.size.width, self.size.height
         if not self.is_mounted or not columns or not rows:
             return
@@ -209,11 +209,11 @@ class LinePane(Canvas, can_focus=True):
         self.draw()
 
     def tie(self) -> None:
-        """Bring the cursor into sight again, and keep it there."""
+        """Scroll to the cursor, and follow it."""
         self._loose = False
 
     def on_resize(self, _: events.Resize) -> None:
-        """Another width breaks lines elsewhere, and titles count what is out of sight."""
+        """Draw again for the new size."""
         self.draw()
         self.post_message(self.Resized())
 
@@ -228,7 +228,7 @@ class LinePane(Canvas, can_focus=True):
         self.scroll_rows(-WHEEL)
 
     def on_click(self, event: events.Click) -> None:
-        """Tell the document what was clicked."""
+        """Pass a click to the document."""
         target = self.target(event)
         if target is not None:
             self.document.click(target)
@@ -263,7 +263,7 @@ class LineBar(Canvas):
         self.draw()
 
     def on_click(self, event: events.Click) -> None:
-        """Tell what was clicked."""
+        """Report a clicked target."""
         target = self.target(event)
         if target is not None:
             self.post_message(self.Clicked(self, target))

@@ -12,7 +12,7 @@ import pytest
 from lmtool.core.streams import stream
 from lmtool.core.types import ChatMessage, ChatPrompt, GenerateRequest
 from lmtool.protocol.lmtp.client import LmtpClient
-from lmtool.terminal.tui.documents.detail import DetailDocument
+from lmtool.terminal.tui.documents.tokens import DetailDocument
 from lmtool.terminal.tui.sources.proxy import ProxySource
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.trace.answers import Answers

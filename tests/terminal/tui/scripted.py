@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.errors import LmtoolError, UsageError
 from lmtool.terminal.tui.app import InspectorApp
-from lmtool.terminal.tui.continuation import Abilities
 from lmtool.terminal.tui.event_store import EventStore
 from lmtool.terminal.tui.options import InspectorOptions
+from lmtool.terminal.tui.request_builder import Abilities, Continuation, HttpContinuation, TextToScore
 from lmtool.terminal.tui.sources.event_pipeline import RecordingStatus
 from lmtool.trace.codec import read_event
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from textual.pilot import Pilot
 
     from lmtool.core.types import GenerateRequest
-    from lmtool.terminal.tui.continuation import Continuation, HttpContinuation
     from lmtool.terminal.tui.sources.event_pipeline import Feed
-    from lmtool.terminal.tui.sources.requests import TextToScore
     from lmtool.trace.events import Event
 
 WORDS = {5: "Hello", 6: " there", 7: " the", 8: " fox", 9: ".", 10: b"\xf0\x9f", 11: b"\x99\x82", 12: "\n", 13: " dog"}
@@ -103,28 +101,27 @@ class Scripted:
         """What a recording was begun with."""
 
     @property
-    def generate(self) -> Callable[[GenerateRequest], Awaitable[str]] | None:
-        return self._generate if self._asks else None
+    def takes_requests(self) -> bool:
+        return self._asks
 
     @property
-    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
-        return self._score if self._asks else None
+    def takes_http(self) -> bool:
+        return self._asks_http
 
-    @property
-    def continue_stream(self) -> Callable[[Continuation], Awaitable[str]] | None:
-        return self._continue_stream if self._asks else None
-
-    @property
-    def continue_http(self) -> Callable[[HttpContinuation], Awaitable[str]] | None:
-        return self._continue_http if self._asks_http else None
-
-    async def _continue_stream(self, continuation: Continuation) -> str:
-        return await self._generate(continuation.request_for(Abilities())[0])
-
-    async def _continue_http(self, continuation: HttpContinuation) -> str:
-        self.answers.append(continuation)
-        self.push(self.next_answer)
-        return "7/1"
+    async def send(self, asked: GenerateRequest | Continuation | TextToScore | HttpContinuation) -> str:
+        if isinstance(asked, HttpContinuation):
+            assert self._asks_http
+            self.answers.append(asked)
+            if not asked.is_score:
+                self.push(self.next_answer)
+            return "1/98" if asked.is_score else "7/1"
+        assert self._asks
+        if isinstance(asked, TextToScore):
+            self.scores.append(asked)
+            return "1/99"
+        if isinstance(asked, Continuation):
+            asked = asked.request_for(Abilities())[0]
+        return await self._generate(asked)
 
     async def _generate(self, asked: GenerateRequest) -> str:
         if asked.prompt == "refuse me":
@@ -133,18 +130,6 @@ class Scripted:
         number = 10 + len(self.requests)
         self.push([request(1.0 + number / 10, number), tokens(1.05 + number / 10, (number, 8, -0.4))])
         return f"1/{number}"
-
-    async def _score(self, asked: TextToScore) -> str:
-        self.scores.append(asked)
-        return "1/99"
-
-    @property
-    def score_answer(self) -> Callable[[HttpContinuation], Awaitable[str]] | None:
-        return self._score_answer if self._asks_http else None
-
-    async def _score_answer(self, answer: HttpContinuation) -> str:
-        self.answers.append(answer)
-        return "1/98"
 
     def cancel(self, label: str) -> None:
         self.cancelled.append(label)

@@ -10,7 +10,7 @@ import pytest
 
 from lmtool.core.errors import ConnectError, UsageError
 from lmtool.terminal.tui.action import Keymap, key_label
-from lmtool.terminal.tui.documents.list import ListDocument
+from lmtool.terminal.tui.documents.document import ListDocument
 from lmtool.terminal.tui.keymap import ACTIONS
 from lmtool.terminal.tui.options import InspectorOptions
 from lmtool.terminal.tui.runs import Run

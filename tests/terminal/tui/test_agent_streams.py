@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from lmtool.terminal.tui.documents.detail import DetailDocument
-from lmtool.terminal.tui.documents.split import SplitDocument
 from lmtool.terminal.tui.documents.streams import StreamsDocument
-from lmtool.terminal.tui.documents.text import TextDocument
+from lmtool.terminal.tui.documents.text import SplitDocument, TextDocument
+from lmtool.terminal.tui.documents.tokens import DetailDocument
 from lmtool.terminal.tui.event_store import EventStore
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View

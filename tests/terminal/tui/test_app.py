@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from lmtool.terminal.tui.app import DRAWING_SHARE, LONGEST_PERIOD, SHORTEST_PERI
 from lmtool.terminal.tui.documents.text import TextDocument
 from lmtool.terminal.tui.event_store import EventStore, TraceFile
 from lmtool.terminal.tui.options import InspectorOptions
-from lmtool.terminal.tui.sources.file import FileSource
+from lmtool.terminal.tui.sources.source import FileSource
 from tests.terminal.tui.scripted import Scripted, Watched, conversation, tokens, watching
 from tests.terminal.tui.sources_running import no_tokenizer
 
@@ -29,7 +30,7 @@ async def opened(path: Path, options: InspectorOptions | None = None) -> str:
     app = InspectorApp(TraceFile(path), None, options or InspectorOptions(speed=float("inf")))
     async with app.run_test(size=(120, 36)) as pilot:
         seen = Watched(app, pilot, Scripted())
-        await seen.wait_for(lambda: app.lines.is_loaded, "the file to be read")
+        await seen.wait_for(lambda: app.store.is_loaded, "the file to be read")
         await seen.settle()
         return seen.text()
 
@@ -309,3 +310,39 @@ class TestOptions:
         """The command line reads them without textual."""
         code = "import sys, lmtool.terminal.tui.options; sys.exit(bool({'textual', 'asyncio'} & set(sys.modules)))"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+PROGRAM = """
+import contextlib, sys
+from lmtool.terminal.tui.app import discard_lost_output, terminal_is_lost
+print(terminal_is_lost(), flush=True)
+with contextlib.suppress(OSError):  # of a terminal that has gone
+    sys.stdin.readline()
+sys.{stream}.write("left over")
+{call}
+sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize(("call", "status"), [("discard_lost_output()", 5), ("", 120)], ids=["discarded", "not"])
+def test_status(stream: str, call: str, status: int) -> None:
+    """It is the program's own, though output is left that nobody can take; without the call it is the interpreter's."""
+    master, slave = pty.openpty()
+    program = [sys.executable, "-c", PROGRAM.format(stream=stream, call=call)]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(program, stdin=slave, stdout=slave, stderr=slave, env=buffered) as process:
+        os.close(slave)
+        said = b""
+        while not said.endswith(b"\n"):
+            said += os.read(master, 100)
+        assert said == b"False\r\n"
+        os.close(master)
+        assert process.wait(30) == status
+
+
+def test_no_terminal() -> None:
+    """A file or a pipe at stdin is none that has gone; what is written arrives."""
+    program = [sys.executable, "-c", PROGRAM.format(stream="stdout", call="discard_lost_output()")]
+    done = subprocess.run(program, input="", capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (5, "False\nleft over")

@@ -8,7 +8,7 @@ from lmtool.core.logprobs.heat import MODES
 from lmtool.terminal.tui.action import Keymap
 from lmtool.terminal.tui.documents import bars
 from lmtool.terminal.tui.documents.bars import Status
-from lmtool.terminal.tui.documents.key_help import MESSAGE_LINES, help_lines, keys_line, message_lines
+from lmtool.terminal.tui.documents.help import MESSAGE_LINES, help_lines, keys_line, message_lines
 from lmtool.terminal.tui.keymap import ACTIONS
 from lmtool.terminal.tui.runs import length
 from lmtool.terminal.tui.styles import ASCII, UNICODE

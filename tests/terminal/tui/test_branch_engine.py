@@ -16,15 +16,12 @@ from lmtool.inference.text.tokenizer import load_tokenizer
 from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.terminal.tui.alignment import Side, compare
-from lmtool.terminal.tui.branches import Branches
-from lmtool.terminal.tui.documents.comparison import ComparisonDocument
+from lmtool.terminal.tui.documents.comparison import Branches, ComparisonDocument
 from lmtool.terminal.tui.documents.what_if import WhatIfDocument
 from lmtool.terminal.tui.event_store import EventStore
-from lmtool.terminal.tui.http_continuation import _ids_in, continue_answer, whole_answer
-from lmtool.terminal.tui.request_builder import branch, editable_text, request_of
+from lmtool.terminal.tui.request_builder import TextToScore, branch, editable_text, request_of
 from lmtool.terminal.tui.sources.connect import ConnectSource
-from lmtool.terminal.tui.sources.http_requests import HttpRequestSource
-from lmtool.terminal.tui.sources.requests import TextToScore
+from lmtool.terminal.tui.sources.http_requests import HttpRequestSource, _ids_in, continue_answer, whole_answer
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View
 from lmtool.trace.diff import first_difference
@@ -126,8 +123,7 @@ class TestLmtp:
             requests = seen.watch.source._requests
             assert requests is not None
             parent = await seen.ended(await requests._submit(request))
-            own, go_on = seen.ids(parent), seen.watch.source.continue_stream
-            assert go_on is not None
+            own, go_on = seen.ids(parent), seen.watch.source.send
             same = await seen.ended(await go_on(branch(seen.view, parent.rows[3], own[3])))
             assert seen.ids(same) == own[4:]
             instead = seen.other(parent, 3)
@@ -152,9 +148,8 @@ class TestLmtp:
         """Tokens behind a text or messages are scored there, edited or with more typed behind them."""
         request = GenerateRequest(1, prompt, SamplingParams(**SAMPLED, top_logprobs=3), text=True)
         async with inspecting(embedded) as seen:
-            requests, score = seen.watch.source._requests, seen.watch.source.score
+            requests, score = seen.watch.source._requests, seen.watch.source.send
             assert requests is not None
-            assert score is not None
             parent = await seen.ended(await requests._submit(request))
             own = editable_text(seen.view, parent)
             scored = await seen.ended(await score(own.after_edit(own.line)))
@@ -168,9 +163,8 @@ class TestLmtp:
         """It stands behind the kept ids, as the server's tokenizer cuts a text that follows another."""
         request = GenerateRequest(1, (1, 376, 264), SamplingParams(**SAMPLED))
         async with inspecting(embedded) as seen:
-            requests, go_on = seen.watch.source._requests, seen.watch.source.continue_stream
+            requests, go_on = seen.watch.source._requests, seen.watch.source.send
             assert requests is not None
-            assert go_on is not None
             parent = await seen.ended(await requests._submit(request))
             own = seen.ids(parent)
             child = await seen.ended(await go_on(branch(seen.view, parent.rows[2], own[2], " little dog")))
@@ -208,11 +202,8 @@ class TestHttp:
                 parent = next(one for one in seen.view.state.streams if one.choice == 1)
             row, instead = parent.rows[4], seen.other(parent, 4)
             answer = continue_answer(seen.view, row, instead)
-            assert seen.watch.source.continue_http is not None
             asked = {**answer.body, **RETURN_IDS}
-            child = await seen.ended(
-                await seen.watch.source.continue_http(type(answer)(**{**_fields(answer), "body": asked}))
-            )
+            child = await seen.ended(await seen.watch.source.send(type(answer)(**{**_fields(answer), "body": asked})))
             begun, ids = _ids_in(seen.view, child)
             pieces = [seen.view.state.texts.spelling(seen.view.state.tokens.ids[one]) for one in parent.rows[:4]]
             text = instead if isinstance(instead, bytes) else instead.encode()
@@ -243,8 +234,7 @@ class TestHttp:
         assert TOKENIZER.encode_continuation("llll") != [letter] * 4
         biased = {"logit_bias": {str(letter): 100}, "temperature": 0, "max_tokens": 8}
         async with inspecting(embedded) as seen:
-            go_on = seen.watch.source.continue_http
-            assert go_on is not None
+            go_on = seen.watch.source.send
             body = {"messages": CHAT, "logprobs": True, "top_logprobs": 5, **biased, **told}
             parent = await seen.over_http("/v1/chat/completions", **body)
             assert seen.view.state.text(parent) == "l" * 8
@@ -264,8 +254,7 @@ class TestHttp:
         async with inspecting(embedded) as seen:
             parent = await seen.over_http("/v1/messages", **body)
             answer = continue_answer(seen.view, parent.rows[3], "", " a little dog")
-            assert seen.watch.source.continue_http is not None
-            child = await seen.ended(await seen.watch.source.continue_http(answer))
+            child = await seen.ended(await seen.watch.source.send(answer))
             begun = answer.text
             assert begun == seen.view.state.text(parent, 3) + " a little dog"
             prompt = TOKENIZER.encode_prompt(ChatPrompt(MESSAGES.messages, prefill=begun))
@@ -277,8 +266,7 @@ class TestHttp:
         body = {"messages": CHAT, "logprobs": True, "top_logprobs": 3, **SAMPLED}
         async with inspecting(embedded) as seen:
             parent = await seen.over_http("/v1/chat/completions", **body)
-            assert seen.watch.source.score_answer is not None
-            scored = await seen.ended(await seen.watch.source.score_answer(whole_answer(seen.view, parent)))
+            scored = await seen.ended(await seen.watch.source.send(whole_answer(seen.view, parent)))
             logprobs = seen.view.state.tokens.logprobs
             assert [logprobs[row] for row in scored.rows] == pytest.approx([logprobs[row] for row in parent.rows])
             found = compare(Side(seen.view, parent), Side(seen.view, scored, (parent, b"")))

@@ -17,8 +17,8 @@ from lmtool.terminal.tui.options import SourceOptions
 from lmtool.terminal.tui.sources.choice import SourceFactory, is_address, is_file
 from lmtool.terminal.tui.sources.connect import ConnectSource
 from lmtool.terminal.tui.sources.demo import DemoSource
-from lmtool.terminal.tui.sources.file import HTTP_ALONE, FileSource
 from lmtool.terminal.tui.sources.proxy import ProxySource
+from lmtool.terminal.tui.sources.source import HTTP_ALONE, FileSource
 from tests.net.access.knocking import KEY
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ async def test_a_trace() -> None:
     """A file is read; with a server beside it, it can be branched."""
     source = await factory(targets=(str(RECORDING),)).make()
     assert isinstance(source, FileSource)
-    assert source.generate is None
+    assert not source.takes_requests
     await source.close()
     with_server = await factory(targets=(str(RECORDING),), connect=("ws://127.0.0.1:1/",)).make()
-    assert with_server.generate is not None
+    assert with_server.takes_requests
     await with_server.close()
 
 
@@ -189,7 +189,7 @@ async def test_keys_of_branches(tmp_path: Path) -> None:
     assert made._proxy.target.authorization is None
     await made.close()
     trace = await factory(targets=(str(RECORDING),), connect=("http://127.0.0.1:1/v1",), api_key=KEY).make()
-    assert (trace.generate, trace.no_requests) == (None, HTTP_ALONE)
+    assert (trace.takes_requests, trace.no_requests) == (False, HTTP_ALONE)
     assert trace._http is not None
     assert (trace._http.target.path, key_in(trace._http.target.authorization)) == ("/v1", KEY)
     await trace.close()

@@ -11,10 +11,11 @@ import pytest
 from lmtool.core.errors import ConnectError, FileError, RequestError, UnknownModelError, UsageError
 from lmtool.core.types import GenerateRequest, SamplingParams
 from lmtool.terminal.tui.event_store import EventStore
-from lmtool.terminal.tui.replay_preamble import preamble
+from lmtool.terminal.tui.exports import preamble
+from lmtool.terminal.tui.request_builder import TextToScore
 from lmtool.terminal.tui.sources.connect import ConnectSource
 from lmtool.terminal.tui.sources.event_pipeline import EventPipeline
-from lmtool.terminal.tui.sources.requests import RequestSource, TextToScore, parse_prompt, parse_score
+from lmtool.terminal.tui.sources.requests import RequestSource, parse_prompt, parse_score
 from lmtool.trace.events import Close, Drop, Event, Frame, Open
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.statistics import TraceFigures
@@ -53,8 +54,8 @@ class TestConnect:
     async def test_requests_get_labels(self) -> None:
         """`generate` and `score` return the label under which the stream's tokens come."""
         async with serving(ScriptedModel()) as served, watching(source(served.url)) as watch:
-            first = await watch.source.generate(ask(7))
-            second = await watch.source.score(TextToScore((1, 2), (3,), "", (4,)))
+            first = await watch.source.send(ask(7))
+            second = await watch.source.send(TextToScore((1, 2), (3,), "", (4,)))
             await watch.until(lambda: watch.ends() == 2)
             assert watch.tokens() == {first: tokens_of((7,), 5), second: [3, 4]}
 
@@ -62,7 +63,7 @@ class TestConnect:
         """`cancel` ends the stream of this label; an unknown label does nothing."""
         model = ScriptedModel(manual=True)
         async with serving(model) as served, watching(source(served.url)) as watch:
-            label = await watch.source.generate(ask(7, tokens=1000))
+            label = await watch.source.send(ask(7, tokens=1000))
             watch.source.cancel("9/9")
             watch.source.cancel(label)
             await watch.until(lambda: any(frame.startswith("CANCEL") for frame in watch.frames(">")))
@@ -80,14 +81,14 @@ class TestConnect:
         """A lost server ends `run` with an error and is told as a drop; the next request is on a new connection."""
         model = ScriptedModel(manual=True)
         async with serving(model) as served, watching(source(served.url)) as watch:
-            await watch.source.generate(ask(7, tokens=1000))
+            await watch.source.send(ask(7, tokens=1000))
             await watch.until(lambda: any(frame.startswith("GENERATE") for frame in watch.frames(">")))
             await served.server.drain(0)
             await watch.until(watch.over.is_set)
             assert isinstance(watch.error, ConnectError)
             assert isinstance(watch.events[-1], Drop)
         async with serving(ScriptedModel()) as served, watching(source(served.url)) as watch:
-            assert await watch.source.generate(ask(7)) == "1/2"
+            assert await watch.source.send(ask(7)) == "1/2"
 
     async def test_run_goes_on_after_a_loss(self) -> None:
         """When a request found the server back, `run` can be awaited again; prompts are not sent twice."""
@@ -99,7 +100,7 @@ class TestConnect:
                 link = await connected._requests.connect()
                 link._task.cancel()
                 await watch.until(watch.over.is_set)
-                await connected.generate(ask(2))
+                await connected.send(ask(2))
                 again = asyncio.create_task(connected.run(watch.feed))
                 await watch.until(lambda: sum(frame.startswith("GENERATE") for frame in watch.frames(">")) == 2)
                 assert not again.done()
@@ -128,7 +129,7 @@ class TestConnect:
     async def test_a_request_that_cannot_be_sent(self) -> None:
         """What the server refuses ends its own stream; what cannot be written is raised."""
         async with serving(ScriptedModel()) as served, watching(source(served.url)) as watch:
-            await watch.source.generate(ask(5000))
+            await watch.source.send(ask(5000))
             await watch.until(lambda: watch.ends() == 1)
             assert "not in the vocabulary" in watch.frames("<")[-1]
 
@@ -137,7 +138,7 @@ class TestConnect:
         path = tmp_path / "late.lmtp.jsonl"
         model = ScriptedModel(manual=True)
         async with serving(model) as served, watching(source(served.url)) as watch:
-            await watch.source.generate(ask(7, tokens=3))
+            await watch.source.send(ask(7, tokens=3))
             await watch.until(lambda: len(watch.frames(">")) == 2)
             async with asyncio.timeout(30):
                 while not model.running:
@@ -187,7 +188,7 @@ class TestConnect:
         tokenizer = load_tokenizer(str(MODEL_DIR))
         here = ConnectSource(embedded, pytest.fail, find_tokenizer=lambda _info: tokenizer)
         async with watching(here) as watch:
-            await watch.source.generate(GenerateRequest(0, "Hello", SamplingParams(max_tokens=2, top_logprobs=3)))
+            await watch.source.send(GenerateRequest(0, "Hello", SamplingParams(max_tokens=2, top_logprobs=3)))
             await watch.until(lambda: watch.ends() == 1)
             assert '"prompt":[' in watch.frames(">")[1]
             told: dict[int, str | bytes] = {}
@@ -196,18 +197,18 @@ class TestConnect:
                     told |= event.tokens
             (tokens,) = watch.tokens().values()
             assert set(tokens) <= set(told)
-            label = await watch.source.score(TextToScore("The capital of France is", (9, 8), " Paris", (7,)))
+            label = await watch.source.send(TextToScore("The capital of France is", (9, 8), " Paris", (7,)))
             await watch.until(lambda: watch.ends() == 2)
             assert watch.tokens()[label] == [9, 8, *tokenizer.encode_continuation(" Paris"), 7]
 
     async def test_text_is_asked_for_where_it_is_not(self, embedded: str) -> None:
         """Without the tokenizer here, the server makes the prompt and tells the texts; an edited text goes whole."""
         async with watching(source(embedded)) as watch:
-            await watch.source.generate(GenerateRequest(0, "Hello", SamplingParams(max_tokens=1)))
+            await watch.source.send(GenerateRequest(0, "Hello", SamplingParams(max_tokens=1)))
             await watch.until(lambda: watch.ends() == 1)
             assert '"messages":[' in watch.frames(">")[1]
             assert '"text":' in watch.frames("<")[-1]
-            await watch.source.score(TextToScore((5,), (9, 8), " Paris", (7,), whole="ab Paris c"))
+            await watch.source.send(TextToScore((5,), (9, 8), " Paris", (7,), whole="ab Paris c"))
             await watch.until(lambda: watch.ends() == 2)
             assert '"scored":"ab Paris c"' in watch.frames(">")[-1]
 

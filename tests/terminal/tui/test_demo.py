@@ -43,13 +43,13 @@ class TestDemo:
         path = tmp_path / "demo.lmtp.jsonl"
         lanes = [GenerateRequest(0, (1,), SamplingParams(max_tokens=3)), GenerateRequest(0, (2,))]
         demo = DemoSource(scripted, pytest.fail, find_tokenizer=no_tokenizer, prompts=lanes)
-        assert demo.generate is None
+        assert not demo.takes_requests
         demo.start_recording(path)
         async with watching(demo) as watch:
             await watch.until(lambda: watch.ends() == 2)
             assert [event.text for event in watch.events if isinstance(event, Remark)][1] == "nearly there"
             assert demo.recording.tokens == 35
-            await demo.generate(lanes[0])
+            await demo.send(lanes[0])
             await watch.until(lambda: watch.ends() == 3)
             demo.cancel("1/2")
         assert sum(1 for _ in TraceReader(path)) > 38

@@ -20,7 +20,7 @@ from lmtool.inference.text.tokenizer import load_tokenizer
 from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.terminal.tui.app import InspectorApp
 from lmtool.terminal.tui.documents.comparison import ComparisonDocument
-from lmtool.terminal.tui.documents.detail import DetailDocument
+from lmtool.terminal.tui.documents.tokens import DetailDocument
 from lmtool.terminal.tui.documents.what_if import WhatIfDocument
 from lmtool.terminal.tui.event_store import EventStore
 from lmtool.terminal.tui.options import InspectorOptions
@@ -173,8 +173,7 @@ class Seen:
     async def generate(self, request: GenerateRequest) -> Stream:
         count = len(self.app.view.state.streams) + 1
         assert self.app.source is not None
-        assert self.app.source.generate is not None
-        await self.app.source.generate(request)
+        await self.app.source.send(request)
         return await self.ended(count)
 
     async def asks(self, stream: Stream, *keys: str, row: int | None = None) -> Stream:

@@ -17,16 +17,19 @@ import pytest
 
 from lmtool.core.errors import FileError, UsageError
 from lmtool.terminal.tui import exports
-from lmtool.terminal.tui.documents.detail import DetailDocument
+from lmtool.terminal.tui.documents.tokens import DetailDocument
 from lmtool.terminal.tui.event_store import EventStore, TraceFile
+from lmtool.terminal.tui.exports import preamble, without_other_streams
 from lmtool.terminal.tui.headless import size_of, snapshot
 from lmtool.terminal.tui.options import InspectorOptions
 from lmtool.terminal.tui.state import State
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Open, Piece, Request, Response, Vocab
+from lmtool.trace.events import Close, Event, Frame, Open, Piece, Request, Response, Vocab
+from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
+from lmtool.trace.writer import TraceWriter
 from tests.terminal.tui.states import asked, chunk, rows, sse
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.test_formats import HOSTILE, hostile_trace
@@ -281,3 +284,57 @@ class TestSnapshot:
         with closing(TraceFile(RECORDING)) as file:
             svg = await snapshot(file, InspectorOptions(at=0.0), (120, 36))
         assert "1/2" not in svg
+
+
+def test_what_runs_is_whole() -> None:
+    """Requests of streams that run and their tokens so far, in order; nothing of streams that are over."""
+    spool = EventStore()
+    together = tokens(0.3, token(5, 1), token(6, 2))
+    spool.feed(
+        [
+            Open(0.0, 1), generate(0.1, 1), generate(0.2, 2), together,
+            tokens(0.4, token(7, 1) | {"finish_reason": "stop"}), tokens(0.5, token(8, 2)), generate(0.6, 3),
+        ]
+    )  # fmt: skip
+    assert preamble(spool) == [
+        generate(0.2, 2),
+        tokens(0.3, token(6, 2)),
+        tokens(0.5, token(8, 2)),
+        generate(0.6, 3),
+    ]
+    spool.feed([Close(0.7, 1, "client")])
+    assert preamble(spool) == []
+
+
+def test_a_stream_that_nobody_announced() -> None:
+    """Without its request there is no beginning to write."""
+    spool = EventStore()
+    spool.feed([tokens(0.1, token(5, 9))])
+    assert preamble(spool) == []
+
+
+def test_an_answer_over_http() -> None:
+    """A request and everything on its connection since."""
+    spool, other = EventStore(), generate(0.15, 1, connection=2)
+    events = [asked(0.1), other, sse(0.2, chunk(" a")), sse(0.3, chunk(" b"))]
+    spool.feed(events)
+    assert preamble(spool) == events
+
+
+def test_a_file_runs_no_more(tmp_path: Path) -> None:
+    """Streams of a file that breaks off do not run; what a server answers beside it does."""
+    writer = TraceWriter(tmp_path / "a.jsonl", Header(json="py"))
+    writer.write(generate(0.0))
+    writer.close(1.0)
+    file = TraceFile(tmp_path / "a.jsonl")
+    file.load(1.0)
+    file.feed([generate(2.0, 5, connection=2), tokens(2.1, token(5, 5), connection=2)])
+    assert [event.time for event in preamble(file)] == [2.0, 2.1]
+
+
+def test_ids_of_every_kind() -> None:
+    """The number 3 and the text "3" are two streams; a frame that has one stream only stays as it is."""
+    frame = tokens(0.1, token(5, 3), token(6, "3"))  # type: ignore[arg-type] # any JSON value may be an id
+    assert without_other_streams(frame, {"1/3"}) == tokens(0.1, token(5, 3))
+    assert without_other_streams(frame, {'1/"3"'}) == tokens(0.1, token(6, "3"))  # type: ignore[arg-type] # as above
+    assert without_other_streams(frame, {"1/3", '1/"3"'}) is frame

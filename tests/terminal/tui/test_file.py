@@ -9,7 +9,7 @@ import pytest
 
 from lmtool.core.errors import FileError, UsageError
 from lmtool.core.types import GenerateRequest, ModelInfo, SamplingParams, TokenizerInfo
-from lmtool.terminal.tui.sources.file import FileSource
+from lmtool.terminal.tui.sources.source import FileSource
 from lmtool.trace.events import Remark, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
@@ -48,8 +48,7 @@ class TestFile:
         async with watching(source(RECORDINGS / "two_streams_interleaved.lmtp.jsonl")) as watch:
             await watch.until(watch.over.is_set)
             assert len(watch.source.file.state.streams) == 2
-            assert watch.source.generate is None
-            assert watch.source.score is None
+            assert not watch.source.takes_requests
             assert "--connect" in watch.source.no_requests
             with pytest.raises(UsageError, match="is a recording already"):
                 watch.source.start_recording(Path("x"))
@@ -86,7 +85,7 @@ class TestFile:
         async with serving(ScriptedModel()) as served:
             file = source(RECORDINGS / "two_streams_interleaved.lmtp.jsonl", endpoint=served.url)
             async with watching(file) as watch:
-                label = await watch.source.generate(GenerateRequest(0, (5,), SamplingParams(max_tokens=3)))
+                label = await watch.source.send(GenerateRequest(0, (5,), SamplingParams(max_tokens=3)))
                 await watch.until(lambda: watch.ends() == 1)
                 assert label == "2/2"
                 assert watch.tokens() == {label: tokens_of((5,), 3)}
@@ -122,8 +121,8 @@ class TestFile:
             async with watching(file) as watch:
                 if same is False:
                     with pytest.raises(UsageError, match="another tokenizer than that of scripted"):
-                        await watch.source.generate(request)
+                        await watch.source.send(request)
                     return
-                await watch.source.generate(request)
+                await watch.source.send(request)
                 notes = [event.text for event in watch.events if isinstance(event, Remark)]
                 assert [("nothing says" in note) for note in notes] == [True] * (same is None)

@@ -12,16 +12,22 @@ import pytest
 
 from lmtool.cli.app import build_whole
 from lmtool.cli.inspect import _source_words
-from lmtool.terminal.tui import fuzzy
 from lmtool.terminal.tui.action import Keymap
-from lmtool.terminal.tui.app import InspectorApp
-from lmtool.terminal.tui.documents.action_list import ActionList, Entry, entries, matching, split_value
-from lmtool.terminal.tui.documents.glossary import WORDS, words_of
+from lmtool.terminal.tui.app import TIPS, InspectorApp, next_tip, tips_file
+from lmtool.terminal.tui.documents.help import (
+    WORDS,
+    ActionList,
+    Entry,
+    entries,
+    fit_score,
+    matching,
+    split_value,
+    words_of,
+)
 from lmtool.terminal.tui.event_store import TraceFile
 from lmtool.terminal.tui.keymap import ACTIONS
 from lmtool.terminal.tui.options import InspectorOptions, SourceOptions
 from lmtool.terminal.tui.runs import length
-from lmtool.terminal.tui.tips import TIPS, next_tip, tips_file
 from tests.terminal.tui.scripted import Scripted, Watched, watching
 from tests.terminal.tui.states import rows
 
@@ -133,16 +139,16 @@ class TestFuzzy:
 
     def test_order(self) -> None:
         """A whole word before a beginning, that before an inside, that before scattered letters; 0 for no match."""
-        scores = [fuzzy.score("mark", (text,)) for text in ("a mark", "marked", "bookmarks", "m a r k")]
+        scores = [fit_score("mark", (text,)) for text in ("a mark", "marked", "bookmarks", "m a r k")]
         assert scores == sorted(scores, reverse=True)
         assert len(set(scores)) == 4
-        assert fuzzy.score("mark x", ("a mark",)) == 0
-        assert fuzzy.score("", ("a",)) == 0
+        assert fit_score("mark x", ("a mark",)) == 0
+        assert fit_score("", ("a",)) == 0
 
     def test_texts_count_less_and_less(self) -> None:
         """The same word in a name counts more than in a sentence; scattered letters count in a name only."""
-        assert fuzzy.score("mark", ("mark", "")) > fuzzy.score("mark", ("", "mark"))
-        assert fuzzy.score("mrk", ("mark", "")) > fuzzy.score("mrk", ("", "mark")) == 0
+        assert fit_score("mark", ("mark", "")) > fit_score("mark", ("", "mark"))
+        assert fit_score("mrk", ("mark", "")) > fit_score("mrk", ("", "mark")) == 0
 
 
 class TestScreen:

@@ -55,7 +55,7 @@ class TestProxy:
         place = listening()
         async with serving(ScriptedModel()) as served, watching(proxy(served.url, place)) as watch:
             await talk(place, (5,))
-            label = await watch.source.generate(GenerateRequest(0, (5, 6), SamplingParams(max_tokens=3)))
+            label = await watch.source.send(GenerateRequest(0, (5, 6), SamplingParams(max_tokens=3)))
             await watch.until(lambda: watch.ends() == 2)
             assert watch.tokens()[label] == tokens_of((5, 6), 3)
             agents = {event.connection: event.facts.get("agent") for event in watch.events if isinstance(event, Open)}
@@ -88,7 +88,7 @@ class TestProxy:
         base = embedded.replace("ws://", "http://") + "v1"
         async with watching(proxy(base, place)) as watch:
             watch.source.start_recording(path)
-            assert watch.source.generate is None
+            assert not watch.source.takes_requests
             assert "--connect" in watch.source.no_requests
             body = {
                 "model": "lmtool-tiny",

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from lmtool.core.errors import UsageError
 from lmtool.core.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt
 from lmtool.protocol.lmtp.codec import decode_request
-from lmtool.terminal.tui.continuation import AS_TEXT, Abilities
 from lmtool.terminal.tui.event_store import TraceFile
 from lmtool.terminal.tui.request_builder import (
+    AS_TEXT,
     RULED_OUT,
+    Abilities,
     EditableText,
     begun_of,
     context_of,
@@ -270,7 +271,7 @@ class TestBranchesOfTexts:
         typed = continue_with(made, 1, 12, "xab")
         assert typed.request_for(Abilities(encode=spelled))[0].prompt == (5, 6, 7, 11, 99, 11)
         assert typed.request_for(GOES_ON)[0].prompt == MixedPrompt(((5, 6, 7, 11), "xab"))
-        with pytest.raises(UsageError, match="behind ids alone"):
+        with pytest.raises(UsageError, match="continues ids alone"):
             typed.request_for(Abilities())
         chat = continue_with(view(SPELLED, message(), ANSWER), 1, 12, "xab").request_for(GOES_ON)[0]
         assert chat.prompt == ChatPrompt((ChatMessage("user", "Hi"),), prefill="abxab")

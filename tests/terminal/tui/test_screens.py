@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from lmtool.terminal.tui.documents.list import ListDocument
+from lmtool.terminal.tui.documents.document import ListDocument
 from lmtool.terminal.tui.options import InspectorOptions
 from lmtool.terminal.tui.runs import Run
 from lmtool.terminal.tui.screens.dialogs import AskScreen, ReadingScreen

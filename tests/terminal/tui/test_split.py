@@ -7,10 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.inference.text.prompt_turns import PromptTurn, split_turns
-from lmtool.terminal.tui.documents.frame_summary import plain
-from lmtool.terminal.tui.documents.prompt_parts import prompt_parts
-from lmtool.terminal.tui.documents.split import LOWEST, NARROWEST, SplitDocument, grid
-from lmtool.terminal.tui.documents.text import OWN_STYLE, WINDOW, Layout, TextDocument
+from lmtool.terminal.tui.documents.frames import plain
+from lmtool.terminal.tui.documents.text import (
+    LOWEST,
+    NARROWEST,
+    OWN_STYLE,
+    WINDOW,
+    Layout,
+    SplitDocument,
+    TextDocument,
+    grid,
+    prompt_parts,
+)
 from lmtool.terminal.tui.runs import length
 from lmtool.terminal.tui.styles import ASCII, UNICODE
 from lmtool.terminal.tui.view import View

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from lmtool.protocol.providers.answer_reader import api_of
 from lmtool.terminal.tui.columns import IN, FrameLog, TokenLog
-from lmtool.terminal.tui.request_summary import PROMPT_CHARACTERS, PROMPT_TOKENS, Digest, digest, parameters, stream_of
-from lmtool.terminal.tui.streams import WINDOW, timing_of, timing_of_all
+from lmtool.terminal.tui.streams import (
+    PROMPT_CHARACTERS,
+    PROMPT_TOKENS,
+    WINDOW,
+    Digest,
+    digest,
+    parameters,
+    stream_of,
+    timing_of,
+    timing_of_all,
+)
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Frame
 from lmtool.trace.stream_events import RequestStarted

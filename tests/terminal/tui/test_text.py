@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.terminal.tui.documents.detail import DetailDocument
+from lmtool.terminal.tui.documents.document import ListDocument, broken, text_document
 from lmtool.terminal.tui.documents.frames import FramesDocument
-from lmtool.terminal.tui.documents.list import ListDocument, broken, text_document
-from lmtool.terminal.tui.documents.split import SplitDocument
-from lmtool.terminal.tui.documents.streams import StreamsDocument
-from lmtool.terminal.tui.documents.text import Layout, TextDocument
-from lmtool.terminal.tui.documents.time import TimeDocument
-from lmtool.terminal.tui.documents.tokens import InterleavedDocument, TableDocument
+from lmtool.terminal.tui.documents.streams import StreamsDocument, TimeDocument
+from lmtool.terminal.tui.documents.text import Layout, SplitDocument, TextDocument
+from lmtool.terminal.tui.documents.tokens import DetailDocument, InterleavedDocument, TableDocument
 from lmtool.terminal.tui.runs import Run, flow, length
 from lmtool.terminal.tui.styles import ASCII, UNICODE
 from lmtool.terminal.tui.view import View

@@ -12,10 +12,8 @@ import pytest
 
 from lmtool.core.logprobs.heat import THOUGHT_COLORS
 from lmtool.terminal.tui import exports
-from lmtool.terminal.tui.documents.detail import DetailDocument
-from lmtool.terminal.tui.documents.split import SplitDocument
-from lmtool.terminal.tui.documents.text import TextDocument
-from lmtool.terminal.tui.documents.tokens import InterleavedDocument, TableDocument
+from lmtool.terminal.tui.documents.text import SplitDocument, TextDocument
+from lmtool.terminal.tui.documents.tokens import DetailDocument, InterleavedDocument, TableDocument
 from lmtool.terminal.tui.event_store import TraceFile
 from lmtool.terminal.tui.plain import PlainLines, Sentences
 from lmtool.terminal.tui.styles import UNICODE

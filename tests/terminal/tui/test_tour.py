@@ -15,10 +15,8 @@ from lmtool.core.errors import FileError
 from lmtool.terminal.tui.event_store import EventStore
 from lmtool.terminal.tui.options import InspectorOptions
 from lmtool.terminal.tui.sources.connect import ConnectSource
-from lmtool.terminal.tui.tour.app import SKIP, TourApp
-from lmtool.terminal.tui.tour.progress import Progress, tour_file
-from lmtool.terminal.tui.tour.sentences import words
-from lmtool.terminal.tui.tour.steps import STEPS
+from lmtool.terminal.tui.tour import SKIP, TourApp
+from lmtool.terminal.tui.tour_steps import STEPS, Progress, tour_file, words
 from lmtool.terminal.tui.widgets import target_at
 from tests.terminal.tui.scripted import Scripted, Watched, event, request, tokens
 

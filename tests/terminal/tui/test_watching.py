@@ -17,9 +17,8 @@ from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.protocol.lmtp.endpoint import parse
 from lmtool.protocol.lmtp.messages import Watched
 from lmtool.terminal.tui.sources.choice import beside
-from lmtool.terminal.tui.sources.connect import ConnectSource
+from lmtool.terminal.tui.sources.connect import ConnectSource, WatchFeed
 from lmtool.terminal.tui.sources.event_pipeline import EventPipeline
-from lmtool.terminal.tui.sources.watching import WatchFeed
 from lmtool.trace.events import Drop, Frame, Open, Remark, Request
 from lmtool.trace.server_tap import ServerTap
 from tests.protocol.lmtp.harness import serving
@@ -52,7 +51,7 @@ async def test_streams_of_others_are_seen() -> None:
         ended: list[bool] = []
         other.submit(ask(7), lambda outputs: ended.append(outputs[-1].last))
         await watch.until(lambda: watch.ends() == 1)
-        own = await watch.source.generate(ask(8))  # type: ignore[misc] # it is connected
+        own = await watch.source.send(ask(8))  # type: ignore[misc] # it is connected
         await watch.until(lambda: watch.ends() == 2)
         (theirs,) = set(watch.tokens()) - {own}
         assert watch.tokens() == {theirs: tokens_of((7,), 3), own: tokens_of((8,), 3)}

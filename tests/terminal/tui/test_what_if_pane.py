@@ -11,7 +11,7 @@ from lmtool.core.logprobs.uniform import uniform
 from lmtool.core.logprobs.what_if import Knobs, draw, what_if
 from lmtool.terminal.tui.documents.what_if import PLACES, SCALES, WhatIfDocument, why_no_draws
 from lmtool.terminal.tui.runs import length
-from lmtool.terminal.tui.screens.what_if import WhatIfScreen
+from lmtool.terminal.tui.screens.dialogs import WhatIfScreen
 from lmtool.terminal.tui.styles import ASCII, UNICODE
 from tests.terminal.tui.scripted import event, request, watching
 from tests.terminal.tui.states import asked, rows, view_of

@@ -8,7 +8,7 @@ from rich.style import Style
 from textual.app import App, ComposeResult
 
 from lmtool.terminal.tui import widgets
-from lmtool.terminal.tui.documents.list import ListDocument
+from lmtool.terminal.tui.documents.document import ListDocument
 from lmtool.terminal.tui.runs import Run
 from lmtool.terminal.tui.styles import Styles
 from lmtool.terminal.tui.widgets import LinePane, strip_of, target_at

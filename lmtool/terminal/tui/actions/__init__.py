@@ -1,1 +1,1 @@
-"""What each action of the table does; the app is made of these."""
+"""Implementations of the actions in the table of keys."""

@@ -1,4 +1,4 @@
-"""What every action works with: the app, with its view and source, and ways to say something."""
+"""The app as actions see it: view, source, messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from textual.app import App
 
 from lmtool.core.errors import LmtoolError
-from lmtool.terminal.tui.branches import Branches
-from lmtool.terminal.tui.documents import glossary
 from lmtool.terminal.tui.documents.bars import Status
+from lmtool.terminal.tui.documents.comparison import Branches
+from lmtool.terminal.tui.documents.help import word_of
 from lmtool.terminal.tui.event_store import EventStore, TraceFile
 from lmtool.terminal.tui.screens.dialogs import ReadingScreen
 from lmtool.terminal.tui.styles import ASCII, UNICODE, Styles, chrome
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lmtool.terminal.tui.sources.source import Source
 
 MESSAGE_SECONDS = 6.0
-"""How long a message stays, and longer the longer it is."""
+"""Seconds that a message is shown; long messages are shown longer."""
 
 
 class ActionContext(App[int]):
@@ -42,69 +42,69 @@ class ActionContext(App[int]):
 
     def __init__(
         self,
-        lines: EventStore | TraceFile,
+        store: EventStore | TraceFile,
         source: Source | None,
         options: InspectorOptions,
         other: EventStore | TraceFile | None,
     ) -> None:
-        """Look at `lines`, as the options say. other: a second trace, or what a second server says, to compare with."""
+        """Show `store`. other: a second trace, or the events of a second server, to compare with."""
         super().__init__()
-        self.lines, self.source, self.options, self.other = lines, source, options, other
-        live = isinstance(lines, EventStore)
-        self.view = View(lines.state, lines, live=live, heat=options.heat, palette=options.palette)
+        self.store, self.source, self.options, self.other = store, source, options, other
+        live = isinstance(store, EventStore)
+        self.view = View(store.state, store, live=live, heat=options.heat, palette=options.palette)
         self.glyphs = ASCII if options.ascii else UNICODE
         self.looks = Styles(ascii=options.ascii)
         self.branches = Branches()
         self.prompts: list[str] = []
-        """What was typed at the prompt line, the latest last."""
+        """Prompts typed so far, the latest last."""
         self.next_stream: str | None = None
-        """Label of a stream that the cursor goes to as soon as it begins."""
-        name = lines.path.name if isinstance(lines, TraceFile) else ""
+        """Label of the stream to move the cursor to once it begins."""
+        name = store.path.name if isinstance(store, TraceFile) else ""
         self.status = Status(source.title if source is not None else name, "LIVE" if live else "FILE")
-        """What the header says of the source."""
+        """State of the source, for the header."""
         self.failure: Exception | None = None
-        """What ended the app before its user did."""
+        """Error that ended the app; None if the user did."""
         self.message: tuple[str, bool, float] | None = None
-        """Shown in place of the footer: text, whether it is a warning, until when by the monotonic clock."""
+        """Message in the footer: text, True for a warning, expiry by the monotonic clock."""
         self.is_changed = True
-        """Whether everything is to be drawn with the next frame."""
+        """True if the next frame draws everything."""
 
     @property
     def top_screen(self) -> Screen[object] | None:
-        """What is open on top; None while the app ends, as its screens go before its timers and workers."""
+        """Screen on top; None while the app ends, because screens close before timers and workers."""
         stack = self.screen_stack
         return stack[-1] if stack else None
 
     def do(self, action: Action[ActionContext]) -> None:
-        """Run an action, or say why it is unavailable. The cursor is in sight afterwards where it moved."""
+        """Run an action, or show why it is unavailable or failed. If the cursor moved, it is scrolled into view."""
+        self._run(action, lambda: action.run(self))
+
+    def do_with(self, action: Action[ActionContext], value: str) -> None:
+        """Run an action with a typed value; otherwise as `do`."""
+        if (takes := action.value) is not None:
+            self._run(action, lambda: takes.apply(self, value))
+
+    def _run(self, action: Action[ActionContext], run: Callable[[], object]) -> None:
         before = self._cursor()
         why = "" if action.unavailable is None else action.unavailable(self)
         if why:
             self.say(why, warning=True)
         else:
-            action.run(self)
+            self.attempt(run)
         if self._cursor() != before:
             self.main.tie()
         self.changed()
 
-    def do_with(self, action: Action[ActionContext], value: str) -> None:
-        """Run an action with a value that was typed, or say why that cannot be."""
-        before = self._cursor()
-        why = "" if action.unavailable is None else action.unavailable(self)
-        if why:
-            self.say(why, warning=True)
-        elif action.value is not None:
-            try:
-                action.value.apply(self, value)
-            except LmtoolError as error:
-                self.say_error(error)
-        if self._cursor() != before:
-            self.main.tie()
-        self.changed()
+    def attempt(self, run: Callable[[], object]) -> None:
+        """Call `run`; show its `LmtoolError`."""
+        try:
+            run()
+        except LmtoolError as error:
+            self.say_error(error)
 
     def explain(self, name: str) -> None:
-        """Say what a word of the screen means."""
-        word = glossary.find(name)
+        """Show the meaning of a word of the screen."""
+        word = word_of(name)
         if word is not None:
             self.say(f"{word.name}: {word.sentence}")
 
@@ -122,11 +122,11 @@ class ActionContext(App[int]):
         self.changed()
 
     def say_error(self, error: LmtoolError, *, stays: bool = False) -> None:
-        """Show what went wrong and what to do next."""
+        """Show an error and its hints."""
         self.say(" · ".join([error.message, *error.hints]), warning=True, stays=stays)
 
     def get_css_variables(self) -> dict[str, str]:
-        """Those of the theme, and colours of borders and titles that stand out from its ground."""
+        """Variables of the theme, and readable colours for borders and titles."""
         variables = super().get_css_variables()
         return variables | chrome(variables)
 
@@ -155,9 +155,9 @@ class ActionContext(App[int]):
     # The source.
 
     async def observe(self, source: Source) -> None:
-        """Fold what a source feeds until it is over."""
+        """Feed the events of a source until it ends."""
         try:
-            await source.run(self.lines.feed)
+            await source.run(self.store.feed)
         except LmtoolError as error:
             self.fail(error, "remote has gone")
             return
@@ -168,7 +168,7 @@ class ActionContext(App[int]):
         self.changed()
 
     def resume_source(self) -> None:
-        """Watch a source again that had failed: its server took a request."""
+        """Observe a failed source again, after its server took a request."""
         if self.source is not None and self.source.live and self.status.trouble:
             self.status = replace(self.status, word="LIVE", trouble=False)
             self.run_worker(self.observe(self.source))

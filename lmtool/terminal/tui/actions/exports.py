@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lmtool.core.errors import FileError, LmtoolError
+from lmtool.core.errors import FileError
 from lmtool.terminal.tui import exports
-from lmtool.terminal.tui.documents.list import ListDocument
-from lmtool.terminal.tui.replay_preamble import preamble
+from lmtool.terminal.tui.documents.document import ListDocument
+from lmtool.terminal.tui.exports import preamble
 from lmtool.terminal.tui.runs import Run
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_recording(app: ActionContext) -> str:
-    """Why there is nothing to record."""
+    """Reason that nothing can be recorded; empty if it can."""
     return "a file is a recording already" if app.source is None else ""
 
 
@@ -36,16 +36,13 @@ def record(app: ActionContext) -> None:
     if source.recording is not None:
         app.run_worker(_stop_recording(app, source))
         return
-    try:
-        record_into(app, _new_path(app, ".lmtp.jsonl"))
-    except LmtoolError as error:
-        app.say_error(error)
+    record_into(app, _new_path(app, ".lmtp.jsonl"))
 
 
 def record_into(app: ActionContext, path: Path) -> None:
     """Record into this file. Raises `FileError`, `UsageError`."""
     assert app.source is not None
-    app.source.start_recording(path, preamble(app.lines))
+    app.source.start_recording(path, preamble(app.store))
     app.say(f"recording into {path}; {app.keys.sign('record')} stops it")
 
 
@@ -57,11 +54,8 @@ async def _stop_recording(app: ActionContext, source: Source) -> None:
 
 
 def snapshot(app: ActionContext) -> None:
-    """Write the screen as a picture."""
-    try:
-        save_snapshot(app, _new_path(app, ".svg"))
-    except LmtoolError as error:
-        app.say_error(error)
+    """Write the screen as a picture. Raises `FileError`."""
+    save_snapshot(app, _new_path(app, ".svg"))
 
 
 def save_snapshot(app: ActionContext, path: Path) -> None:
@@ -85,18 +79,25 @@ def export(app: ActionContext) -> None:
     ]
 
     def write(target: int) -> None:
-        try:
-            path = exports.write(forms[target], app.view, app.options.folder)
-        except LmtoolError as error:
-            app.say_error(error)
-        else:
-            app.say(f"wrote {path}")
+        app.say(f"wrote {exports.write(forms[target], app.view, app.options.folder)}")
 
-    app.read(f"Export stream {stream.label}", ListDocument(lines, cursor=app.glyphs.cursor), write)
+    app.read(
+        f"Export stream {stream.label}",
+        ListDocument(lines, cursor=app.glyphs.cursor),
+        lambda i: app.attempt(lambda: write(i)),
+    )
+
+
+def export_into(app: ActionContext, path: Path) -> None:
+    """Write the stream into this file, in the format of its ending. Raises `FileError`, `UsageError`."""
+    stream = app.view.current
+    assert stream is not None
+    exports.write_to(path, exports.form_of(path), app.view, stream)
+    app.say(f"wrote {path}")
 
 
 def copy(app: ActionContext) -> None:
-    """Copy what the pane is about."""
+    """Copy the frame, text or token of the focused pane."""
     view, pane = app.view, app.main.pane_name
     frame, row, stream = view.current_frame, view.token, view.current
     if pane == "frames" and frame is not None:

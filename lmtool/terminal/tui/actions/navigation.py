@@ -1,48 +1,48 @@
-"""Actions that change what is looked at: the cursor, the moment, the filter, the colours; and what opens over it."""
+"""Actions on the view: cursor, moment, filter, colours; and the screens over the panes."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, get_args
 
-from lmtool.core.errors import LmtoolError
-from lmtool.terminal.tui.actions import values
-from lmtool.terminal.tui.actions.values import PALETTES
+from lmtool.core.errors import LmtoolError, UsageError
+from lmtool.core.logprobs.heat import MODES, Palette
 from lmtool.terminal.tui.alignment import Side
-from lmtool.terminal.tui.documents import action_list
-from lmtool.terminal.tui.documents.comparison import ComparisonDocument
+from lmtool.terminal.tui.documents.comparison import ComparisonDocument, prefix_lines
+from lmtool.terminal.tui.documents.document import ListDocument, text_document
 from lmtool.terminal.tui.documents.frames import indented
-from lmtool.terminal.tui.documents.key_help import help_lines
-from lmtool.terminal.tui.documents.list import ListDocument, text_document
-from lmtool.terminal.tui.documents.prefix_list import prefix_lines
+from lmtool.terminal.tui.documents.help import entries, help_lines
 from lmtool.terminal.tui.documents.what_if import WhatIfDocument
 from lmtool.terminal.tui.event_store import TraceFile
+from lmtool.terminal.tui.measures import UNCERTAINTIES
 from lmtool.terminal.tui.runs import Run, visible
-from lmtool.terminal.tui.screens.dialogs import AskScreen
-from lmtool.terminal.tui.screens.finder import FinderScreen
-from lmtool.terminal.tui.screens.what_if import WhatIfScreen
-from lmtool.terminal.tui.view import View
+from lmtool.terminal.tui.screens.dialogs import AskScreen, FinderScreen, WhatIfScreen
+from lmtool.terminal.tui.view import SPEEDS, VIEWS, View
+from lmtool.trace.filter import FORMS, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lmtool.terminal.tui.actions.context import ActionContext
-    from lmtool.terminal.tui.documents.action_list import Entry
+    from lmtool.terminal.tui.documents.help import Entry
     from lmtool.terminal.tui.streams import Stream
+
+C = TypeVar("C", bound=str)
+PALETTES: tuple[Palette, ...] = get_args(Palette)
 
 
 def no_stream(app: ActionContext) -> str:
-    """Why nothing can be done with the stream under the cursor."""
+    """Reason that there is no current stream; empty if there is one."""
     return "no stream yet" if app.view.current is None else ""
 
 
 def is_live(app: ActionContext) -> str:
-    """Why the speed cannot change."""
+    """Reason that the speed cannot change; empty if it can."""
     return "what is live has a speed of its own; a file is played slower or faster" if app.view.live else ""
 
 
 def no_colors(app: ActionContext) -> str:
-    """Why there are no themes."""
+    """Reason that themes cannot be used; empty if they can."""
     return "there are no colours: NO_COLOR is set, or --color never" if app.no_color else ""
 
 
@@ -50,7 +50,7 @@ def no_colors(app: ActionContext) -> str:
 
 
 def surprising(app: ActionContext, direction: int) -> None:
-    """To the next surprising token of the stream, or for -1 to the one before."""
+    """Move to the next surprising token of the stream, or for -1 to the previous one."""
     if not app.view.surprising(direction):
         way, key = "after" if direction > 0 else "before", app.keys.sign("threshold")
         limit = f"{app.view.threshold:g} bits"
@@ -58,14 +58,14 @@ def surprising(app: ActionContext, direction: int) -> None:
 
 
 def uncertain(app: ActionContext, steps: int) -> None:
-    """To the most uncertain token of the stream, to the next most, or for -1 back up."""
+    """Move to the most uncertain token of the stream, then to the next most, or for -1 back up."""
     by = app.view.uncertainty
     if not app.view.uncertain(steps):
         app.say("this stream has no logprobs" if by == "surprisal" else f"no token of this stream has a known {by}")
 
 
 def what_if(app: ActionContext) -> None:
-    """Other sampling parameters over what was recorded of the stream under the cursor."""
+    """Try other sampling parameters on the recorded tokens of the current stream."""
     stream = app.view.current
     if stream is None or app.view.token is None:
         app.say("no token yet")
@@ -73,18 +73,19 @@ def what_if(app: ActionContext) -> None:
     if app.view.row is None:  # what arrives meanwhile must not move what is looked at
         app.view.choose_token(app.view.token)
     app.push_screen(
-        WhatIfScreen(app.view, WhatIfDocument(app.view, stream, app.glyphs), app.looks), lambda _: app.main.tie()
+        WhatIfScreen(app.view, WhatIfDocument(app.view, stream, app.glyphs), app.looks, app.glyphs),
+        lambda _: app.main.tie(),
     )
 
 
 def threshold(app: ActionContext) -> None:
-    """Another number of bits that makes a token surprising."""
+    """Select the next threshold of surprise."""
     app.view.next_threshold()
     app.say(f"surprising: above {app.view.threshold:g} bits, p < {2**-app.view.threshold:.2g}")
 
 
 def end(app: ActionContext) -> None:
-    """To the last row, and along with new ones."""
+    """Move to the last row and follow new ones."""
     if app.main.pane_name in ("streams", "detail", "time"):
         app.main.current.document.move(10**9)
     else:
@@ -96,7 +97,7 @@ def end(app: ActionContext) -> None:
 
 
 def play(app: ActionContext, steps: int) -> None:
-    """Play a file faster, or slower for less than 0."""
+    """Play a file faster; slower for negative steps."""
     app.view.faster(steps)
     app.say(f"plays {app.view.speed:g} times as fast as recorded")
 
@@ -118,7 +119,7 @@ def mark(app: ActionContext) -> None:
 
 
 def next_mark(app: ActionContext) -> None:
-    """To the next marked moment."""
+    """Move to the next marked moment."""
     place, key = app.view.next_mark(), app.keys.sign("mark")
     app.say(f"nothing is marked; {key} marks this moment" if place is None else f"mark at {place:.3f} s")
 
@@ -127,28 +128,27 @@ def next_mark(app: ActionContext) -> None:
 
 
 def next_palette(app: ActionContext) -> None:
-    """Other colours for the heat."""
+    """Select the next palette."""
     app.view.palette = PALETTES[(PALETTES.index(app.view.palette) + 1) % len(PALETTES)]
     app.restyle()
     app.say(f"heat in {app.view.palette}")
 
 
 def next_theme(app: ActionContext) -> None:
-    """The next theme."""
+    """Select the next theme."""
     names = sorted(app.available_themes)
     app.theme = names[(names.index(app.theme) + 1) % len(names)]
     app.say(f"theme {app.theme}")
 
 
 def blanks(app: ActionContext) -> None:
-    """Show blanks as signs, or not."""
+    """Toggle visible blanks."""
     app.view.show_blanks = not app.view.show_blanks
     app.say("blanks are shown as signs" if app.view.show_blanks else "blanks are blank")
 
 
 def ask_filter(app: ActionContext) -> None:
     """Ask for a filter."""
-    from lmtool.trace.filter import FORMS, parse
 
     def problem(text: str) -> str:
         try:
@@ -168,7 +168,7 @@ def ask_filter(app: ActionContext) -> None:
 
 
 def clear(app: ActionContext) -> None:
-    """Step back: the zoom, then the filter, then the followed stream."""
+    """Undo the zoom, else the filter, else following a stream."""
     if app.main.zoomed:
         app.main.zoom()
     elif app.view.filter is not None:
@@ -181,13 +181,13 @@ def clear(app: ActionContext) -> None:
 
 
 def explain_pane(app: ActionContext) -> None:
-    """What this pane shows, its keys, and what the colours mean."""
+    """Show the help of this pane: content, keys, colours."""
     app.read("This pane", ListDocument(help_lines(app.keys, app.main.pane_name, app.view.heat)))
 
 
 def find_action(app: ActionContext) -> None:
-    """The list of all actions and words; what is chosen there is done."""
-    listed = action_list.entries(
+    """Open the list of all actions and words, and run the chosen one."""
+    listed = entries(
         app.keys,
         app.main.pane_name,
         lambda action: action.command(app) if action.command is not None else "",
@@ -212,12 +212,12 @@ def ask_moment(app: ActionContext) -> None:
 
     def go(text: str | None) -> None:
         if text:
-            values.seek(app, text)
+            seek(app, text)
             app.changed()
 
     def problem(text: str) -> str:
         try:
-            values.seconds(text)
+            seconds(text)
         except LmtoolError as error:
             return error.message if text else ""
         return ""
@@ -227,7 +227,7 @@ def ask_moment(app: ActionContext) -> None:
 
 
 def raw_frame(app: ActionContext) -> None:
-    """The whole frame that brought the token."""
+    """Show the complete frame that carried the token."""
     frame = app.view.current_frame
     if frame is None:
         app.say("nothing went over the wire yet")
@@ -249,7 +249,7 @@ def compare(app: ActionContext) -> None:
 
 
 def _sides(app: ActionContext) -> tuple[Side, Side] | str:
-    """The marked streams; without marks a branch or score and its origin, or two of the same prompt."""
+    """The marked streams, else a branch or score with its origin, else two streams of the same prompt."""
     view, here = app.view, app.view.current
     if len(view.stream_marks) == 2:
         a, b = (view.state.streams[i] for i in view.stream_marks)
@@ -265,7 +265,7 @@ def _sides(app: ActionContext) -> tuple[Side, Side] | str:
 
 
 def _side(app: ActionContext, stream: Stream) -> Side:
-    """A stream; of a branch with what it goes on from."""
+    """One side of a comparison; for a branch with its origin."""
     label, begun = app.branches.beginning(stream.label)
     origin = app.view.state.find(label) if begun else None
     scored = app.view.state.find(app.branches.scores.get(stream.label, ""))
@@ -293,7 +293,7 @@ def _sides_of_two_traces(app: ActionContext) -> tuple[Side, Side] | str:
 
 
 def _alike(streams: Iterable[Stream], here: Stream) -> Stream | None:
-    """The latest other stream of the same prompt; for a score a generated one, where there is one."""
+    """The latest other stream of the same prompt; for a score, a generated one if possible."""
     same = [stream for stream in streams if stream is not here and stream.prompt == here.prompt]
     kinds = ("GEN", "SCORE") if here.kind == "SCORE" else (here.kind,)
     alike = [stream for kind in reversed(kinds) for stream in same if stream.kind == kind]
@@ -301,14 +301,8 @@ def _alike(streams: Iterable[Stream], here: Stream) -> Stream | None:
 
 
 def prefixes(app: ActionContext) -> None:
-    """What prompts have in common with earlier ones, and why the rest was computed again."""
-    try:
-        lines = prefix_lines(app.view)
-    except LmtoolError as error:
-        app.say_error(error)
-        return
-
-    app.read("Prompts", ListDocument(lines, cursor=app.glyphs.cursor), partial(_go_to_stream, app))
+    """Show the prefixes that prompts share, and the reasons that the rest was recomputed."""
+    app.read("Prompts", ListDocument(prefix_lines(app.view), cursor=app.glyphs.cursor), partial(_go_to_stream, app))
 
 
 def _go_to_stream(app: ActionContext, number: int) -> None:
@@ -317,7 +311,7 @@ def _go_to_stream(app: ActionContext, number: int) -> None:
 
 
 def tree(app: ActionContext) -> None:
-    """The tree of branches."""
+    """Show the tree of branches."""
     stream = app.view.current
     assert stream is not None
     columns = max(20, app.size.width * 96 // 100 - 4)
@@ -327,3 +321,78 @@ def tree(app: ActionContext) -> None:
         advice = f"no branches yet: {key} on an alternative (pane 3) goes on from it in a new stream"
         lines += [[], [Run(advice, "dim")]]
     app.read("Branches", ListDocument(lines, cursor=app.glyphs.cursor), partial(_go_to_stream, app))
+
+
+# Values typed after the name of an action.
+
+
+def _one_of(value: str, choices: Iterable[C], what: str) -> C:
+    """The choice of this name, or the only one that begins with it. Raises `UsageError`."""
+    names = list(choices)
+    fits = [name for name in names if name == value] or [name for name in names if name.startswith(value)]
+    if len(fits) != 1:
+        raise UsageError(f"{what} {value!r} is not known", f"possible: {', '.join(names)}")
+    return fits[0]
+
+
+def _number(value: str, what: str, least: float = 0.0) -> float:
+    """A finite number from `least` on. Raises `UsageError`."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not least <= number < float("inf"):
+        raise UsageError(f"{what} {value!r} is no number from {least:g} on", "such as 1.5")
+    return number
+
+
+def set_heat(app: ActionContext, value: str) -> None:
+    """Colour tokens by this heat mode. Raises `UsageError`."""
+    app.view.heat = _one_of(value, MODES, "heat")
+
+
+def set_mode(app: ActionContext, value: str) -> None:
+    """Select this token view. Raises `UsageError`."""
+    app.view.mode = _one_of(value, VIEWS, "view")
+
+
+def set_palette(app: ActionContext, value: str) -> None:
+    """Use these colours for the heat. Raises `UsageError`."""
+    app.view.palette = _one_of(value, PALETTES, "palette")
+    app.restyle()
+
+
+def set_theme(app: ActionContext, value: str) -> None:
+    """Use this theme. Raises `UsageError`."""
+    app.theme = _one_of(value, sorted(app.available_themes), "theme")
+
+
+def set_uncertainty(app: ActionContext, value: str) -> None:
+    """Go to uncertain tokens by this figure. Raises `UsageError`."""
+    app.view.uncertainty = _one_of(value, UNCERTAINTIES, "uncertainty")
+
+
+def set_threshold(app: ActionContext, value: str) -> None:
+    """Set the threshold of surprise in bits. Raises `UsageError`."""
+    app.view.threshold = _number(value.removesuffix("bits").strip(), "threshold")
+
+
+def set_filter(app: ActionContext, value: str) -> None:
+    """Filter streams and tokens. Raises `UsageError`."""
+    app.view.set_filter(parse(value))
+    app.main.tie()
+
+
+def seek(app: ActionContext, value: str) -> None:
+    """Show the moment of this second. Raises `UsageError`."""
+    app.view.seek(seconds(value))
+
+
+def seconds(value: str) -> float:
+    """Parse a moment in seconds: `12.5`, `12.5 s`. Raises `UsageError`."""
+    return _number(value.removesuffix("s").strip(), "the second")
+
+
+def set_speed(app: ActionContext, value: str) -> None:
+    """Play a file this many times as fast. Raises `UsageError`."""
+    app.view.speed = _number(value.removesuffix("x"), "speed", SPEEDS[0])

@@ -1,1 +1,1 @@
-"""What each pane says, as lines of runs: a document knows a `View` and a width, and nothing of a terminal."""
+"""Content of the panes as lines of runs. A document knows a `View` and a width, but no terminal."""

@@ -1,4 +1,4 @@
-"""The lines around the panes: header, tabs, legend, timeline, and what there is no room for."""
+"""Lines around the panes: header, tabs, legend, timeline, and the message for a small screen."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 RECENT = 2.0
 """Seconds that the rate of tokens is taken over."""
 SHORT = 10.0
-"""Seconds under which milliseconds are shown."""
+"""Seconds below which milliseconds are shown."""
 COUNTED = 2000
 """Streams that the header counts, the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the header says of the source."""
+    """State of the source, for the header."""
 
     title: str
     """The source, such as `proxy :8081→:8080`."""
@@ -40,7 +40,7 @@ class Status:
 
 
 def header(view: View, status: Status, glyphs: Glyphs, columns: int) -> Line:
-    """One line: what is watched, how it goes, when it is."""
+    """Header line: source, state, counts, time."""
     wide = columns >= 90
     time = f" {_clock(view.time)} "
     model, open_now = visible(cut(view.state.model or "", 24)), view.state.connections
@@ -88,7 +88,7 @@ def _clock(seconds: float) -> str:
 
 
 def tabs(names: Sequence[str], chosen: int, beyond: str, columns: int) -> Line:
-    """The names of the panes where one is shown at a time, and what of it is out of sight; a target is a pane."""
+    """Tabs of the panes for narrow screens, with the number of hidden lines; targets are panes."""
     line: Line = []
     room = columns - len(beyond)
     short = sum(len(name) + 4 for name in names) > room
@@ -111,7 +111,7 @@ def text_rule(view: View, glyphs: Glyphs, columns: int) -> Line:
 
 
 def peek(view: View, glyphs: Glyphs, columns: int) -> Line:
-    """The token under the cursor in one line, for where its pane is not shown."""
+    """The token under the cursor in one line, for screens without its pane."""
     row = view.token
     if row is None:
         return [Run(" no token yet", "dim")]
@@ -143,7 +143,7 @@ def legend(view: View, glyphs: Glyphs, columns: int, *, attributes: bool = False
 
 
 def _steps(labels: list[str], room: int, *, attributes: bool) -> Line:
-    """As much of the scale as there is room for: every step, then every other one, then both ends and the middle."""
+    """The scale as far as it fits: every step labelled, else both ends and the middle, else both ends."""
     gap = 1 if attributes else 0  # without colours only blanks part the steps
     for form in (" {} ", "{}"):
         line = [Run(form.format(label), f"heat{step}") for step, label in enumerate(labels)]
@@ -155,7 +155,7 @@ def _steps(labels: list[str], room: int, *, attributes: bool) -> Line:
 
 
 def timeline(view: View, glyphs: Glyphs, columns: int) -> Line:
-    """Where in the trace the moment is; a run's target is a thousandth of the whole."""
+    """The moment on a line from beginning to end; targets are thousandths of the trace."""
     end = view.state.now
     left, right = f" {_clock(0.0) if end >= SHORT else '0'} ", f" {_clock(end)} "
     speed = "" if view.live else f"{view.speed:g}× "  # noqa: RUF001 - times
@@ -173,7 +173,7 @@ def timeline(view: View, glyphs: Glyphs, columns: int) -> Line:
 
 
 def too_small(columns: int, rows: int, least: tuple[int, int], width: int) -> list[Line]:
-    """A sentence in the middle of a screen that is too small for anything else."""
+    """A message in the middle of a screen that is too small for a pane."""
     words = [f"{columns}x{rows} is too small:", f"{least[0]}x{least[1]} shows a pane", "everything goes on", "q quits"]
     texts = [cut(word, width) for word in words[: max(1, rows)]]
     above: list[Line] = [[] for _ in range(max(0, (rows - len(texts)) // 2))]

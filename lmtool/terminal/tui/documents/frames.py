@@ -1,4 +1,4 @@
-"""What went over the wires, one line a frame, linked to the tokens in it."""
+"""Frames on the wire, one a line, linked to their tokens."""
 
 from __future__ import annotations
 
@@ -6,31 +6,114 @@ import json
 from typing import TYPE_CHECKING
 
 from lmtool.core.errors import LmtoolError
+from lmtool.core.logprobs.distribution import probability
+from lmtool.core.logprobs.heat import STREAM_COLORS
+from lmtool.core.logprobs.numbers import format_probability
 from lmtool.terminal.tui.columns import ARROWS, OTHER, OUT
 from lmtool.terminal.tui.documents.document import ViewDocument
-from lmtool.terminal.tui.documents.frame_summary import plain, request_line, tokens_line
-from lmtool.terminal.tui.runs import Run, fitted, length, visible
+from lmtool.terminal.tui.runs import Run, fitted, length, visible, width
+from lmtool.terminal.tui.streams import parameters
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Remark, Request, Response
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lmtool.terminal.tui.runs import Line
     from lmtool.terminal.tui.streams import Stream
     from lmtool.terminal.tui.styles import Glyphs
     from lmtool.terminal.tui.view import View
     from lmtool.trace.events import Event
 
+LARGE = 20_000
+"""Characters of a frame from which on its JSON is not read for one line."""
+_ITEMS, _DEEPEST = 4, 3
+"""Items of a list, and levels of nested values, that are shown."""
+
+
+def tokens_line(view: View, frame: int, glyphs: Glyphs, columns: int) -> Line:
+    """Tokens of a frame with probabilities, as far as they fit; and the streams that it ends."""
+    state, line, used, before = view.state, list[Run](), 0, -1
+    for row in state.tokens_of_frame(frame):
+        stream, logprob = state.stream_of(row), state.tokens.logprob(row)
+        part: Line = []
+        if stream.index != before:
+            part = [_label(stream, lead="  " if line else "")]
+            before = stream.index
+        part += [Run(" "), Run(view.measures.quote_token(row), view.style(row))]
+        part.append(Run("" if logprob is None else f" {format_probability(probability(logprob))}", "dim"))
+        if stream.ended == state.frames.times[frame] and row == stream.rows[-1]:
+            part.append(Run(f" {glyphs.stop} {visible(stream.finish_reason or 'end')}", "ok"))
+        line += part
+        used += sum(width(run.text) for run in part)
+        if used > columns:
+            break
+    return line
+
+
+def request_line(view: View, word: str, streams: Sequence[Stream]) -> Line:
+    """Summary of a request: its streams, the end of the prompt in quotes, and parameters."""
+    first = streams[0]
+    prompt = " ".join(view.state.prompt_text(first).split())
+    most = "" if first.max_tokens is None else f" max {first.max_tokens}"
+    words = parameters(first.payload, first.biased, first.constraint)
+    line: Line = [Run(f"{word} ", "out")]
+    for stream in streams[:_ITEMS]:
+        line += [_label(stream, lead=""), Run(" ")]
+    return [*line, Run(visible(repr(prompt))), Run(f" {visible(words) if words != '-' else ''}{most}", "dim")]
+
+
+def _label(stream: Stream, *, lead: str) -> Run:
+    return Run(f"{lead}{visible(stream.label)}", f"stream{stream.index % len(STREAM_COLORS)}")
+
+
+def plain(text: str) -> str:
+    """A frame's text without JSON's signs: its command, then `name value` for each member; other text as it is."""
+    if len(text) > LARGE:
+        return text
+    lead, space, rest = text.partition(" ")
+    if text.startswith("event: ") and "\ndata: " in text:  # a server-sent event, by its name
+        lead, space, rest = text[7:].partition("\ndata: ")
+        space = " "
+    for before, payload in ((f"{lead}{space}", rest), ("", text)):
+        try:
+            value = json.loads(payload)
+        except ValueError:
+            continue
+        if isinstance(value, dict | list):
+            return f"{before}{_words(value, 0)}"
+    return text
+
+
+def _words(value: object, depth: int) -> str:
+    if depth > _DEEPEST + 1 and isinstance(value, dict | list):
+        return "(...)"
+    if isinstance(value, dict):
+        members = [f"{name} {_words(one, depth + 1)}" for name, one in value.items()]
+        text = " · ".join(members) if depth < 1 else ", ".join(members)
+        return text if depth < 1 else "(...)" if depth > _DEEPEST else f"({text})"
+    if isinstance(value, list):
+        if depth == 0 and len(value) == 1:
+            return _words(value[0], 0)
+        items = [_words(one, depth + 1) for one in value[:_ITEMS]]
+        more = f" +{len(value) - _ITEMS}" if len(value) > _ITEMS else ""
+        return "none" if not items else " ".join(items) + more
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 LONGEST = 500
 """Characters of a frame that are drawn on its line."""
 
 
 class FramesDocument(ViewDocument):
-    """Newest last; the frame of the token under the cursor is marked."""
+    """Frames, newest last; the frame of the current token is marked."""
 
     def __init__(self, view: View, glyphs: Glyphs) -> None:
         super().__init__(view, glyphs)
         self._texts: dict[int, str] = {}
         self._requests: dict[int, list[Stream]] = {}
-        """Streams by the frame of their request, as far as they were looked at."""
+        """Streams by the frame of their request, of the first `_streams` streams."""
         self._streams = 0
 
     def height(self, columns: int) -> int:  # noqa: ARG002 - no line is broken
@@ -69,7 +152,7 @@ class FramesDocument(ViewDocument):
         return fitted([*lead, *(run._replace(target=y) for run in parts)], columns)
 
     def _parts(self, frame: int, columns: int) -> Line:
-        """What a frame says: tokens, a request, or its members."""
+        """Summary of a frame: its tokens, its request, or its members."""
         if len(self._view.state.tokens_of_frame(frame)):
             return tokens_line(self._view, frame, self._glyphs, columns)
         if streams := self._requests_of(frame):
@@ -78,7 +161,7 @@ class FramesDocument(ViewDocument):
         return [Run(self.text(frame), style)]
 
     def _requests_of(self, frame: int) -> list[Stream]:
-        """The streams that began with a frame; none over a wire that named the request before it."""
+        """Streams whose request is in a frame."""
         streams = self._view.state.streams
         for stream in streams[self._streams :]:
             if stream.has_request:
@@ -87,7 +170,7 @@ class FramesDocument(ViewDocument):
         return self._requests.get(frame, [])
 
     def text(self, frame: int) -> str:
-        """The beginning of a frame in words, on one line and harmless."""
+        """Beginning of a frame in words, on one line, without control characters."""
         text = self._texts.get(frame)
         if text is None:
             if len(self._texts) > 512:
@@ -96,7 +179,7 @@ class FramesDocument(ViewDocument):
         return text
 
     def whole(self, frame: int) -> str:
-        """All of a frame, as it was sent; not harmless for a terminal."""
+        """The complete frame as it was sent; it may contain control characters."""
         try:
             return text_of(self._view.lines.event(frame))
         except LmtoolError as error:

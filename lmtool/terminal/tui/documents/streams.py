@@ -1,4 +1,4 @@
-"""The table of streams."""
+"""Table of streams, and the gaps between the frames that brought their tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.logprobs import numbers
 from lmtool.core.logprobs.heat import STREAM_COLORS
-from lmtool.terminal.tui.documents import glossary
-from lmtool.terminal.tui.documents.document import ViewDocument
-from lmtool.terminal.tui.documents.list import broken
-from lmtool.terminal.tui.request_summary import parameters
-from lmtool.terminal.tui.runs import Run, fitted, pad, visible
-from lmtool.terminal.tui.streams import timing_of
+from lmtool.terminal.tui.documents.document import ViewDocument, broken
+from lmtool.terminal.tui.documents.help import WORDS
+from lmtool.terminal.tui.runs import Run, fitted, flow, pad, visible
+from lmtool.terminal.tui.streams import parameters, timing_of, timing_of_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,20 +25,20 @@ _STATE_STYLES = {"running": "ok", "error": "error", "unfinished": "error", "wait
 
 
 STANDING = 0.25
-"""Seconds for which the figures of a running stream stand."""
+"""Seconds between updates of a running stream's figures."""
 STATE = 14
-"""Columns for a stream's state; an error takes what is left of the line."""
+"""Columns for a stream's state; an error takes the rest of the line."""
 
 
 class StreamsDocument(ViewDocument):
-    """One line a stream, the heading first. A narrow pane has fewer columns: first the prompt goes, then the times."""
+    """One line per stream after a heading. A narrow pane drops the prompt first, then the times."""
 
     heads = 1
 
     def __init__(
         self, view: View, glyphs: Glyphs, advice: Callable[[], str] = str, explain: Callable[[str], object] = str
     ) -> None:
-        """advice: what can be done while there is no stream at all. explain: called with a column that was clicked."""
+        """advice: instructions without streams. explain: called with a clicked column."""
         super().__init__(view, glyphs)
         self._advice = advice
         self._explain = explain
@@ -48,7 +46,7 @@ class StreamsDocument(ViewDocument):
         """Figures by index of the stream, and the moment that they are of."""
 
     def height(self, columns: int) -> int:
-        """Streams and their heading; or that there are none, and what to do."""
+        """Number of streams and heading; without streams, of a message."""
         return 1 + (len(self._view.streams()) or len(self._nothing(columns)))
 
     def anchor(self, columns: int) -> int | None:  # noqa: ARG002 - no line is broken
@@ -57,9 +55,9 @@ class StreamsDocument(ViewDocument):
         return 1 + listed.index(self._view.stream) if self._view.stream in listed else None
 
     def click(self, target: int) -> None:
-        """Look at this stream; for a column's name, below 0, explain it."""
+        """Select this stream; a negative target explains a column."""
         if target < 0:
-            self._explain(glossary.WORDS[-1 - target].name)
+            self._explain(WORDS[-1 - target].name)
         else:
             self._view.choose_stream(target)
 
@@ -104,7 +102,7 @@ class StreamsDocument(ViewDocument):
         )
 
     def _timing(self, stream: Stream, count: int, phase: Phase) -> Timing:
-        """Figures of a stream. While it runs, they stand long enough to be read."""
+        """Figures of a stream; while it runs, updated every `STANDING` seconds."""
         view = self._view
         runs_now = view.live and view.moment is None and phase == "running"
         moment, timing = self._timings.get(stream.index, (0.0, None)) if runs_now else (0.0, None)
@@ -127,13 +125,13 @@ class StreamsDocument(ViewDocument):
 
 
 def _heading(names: str) -> Line:
-    """The names of columns, each a target below 0 that is its place among the words of the screen."""
-    places = {word.name: -1 - place for place, word in enumerate(glossary.WORDS)}
+    """Names of columns; targets are -1 minus the index in the glossary."""
+    places = {word.name: -1 - place for place, word in enumerate(WORDS)}
     return [Run(part, "title", places.get(part)) for part in re.split(r"(\s+)", names) if part]
 
 
 class _Shape:
-    """Which columns there are, by the width of the pane."""
+    """Columns that fit into the width of the pane."""
 
     def __init__(self, columns: int) -> None:
         self._figures = columns >= 44
@@ -151,7 +149,7 @@ class _Shape:
         return f"   {self._join(names)}state"
 
     def cells(self, view: View, stream: Stream, count: int, timing: Timing, *, whole: bool) -> str:
-        """Figures of a stream, up to its state. whole: with its last token; an error needs the room."""
+        """Figures of a stream up to its state. whole: with its last token, which makes way for an error."""
         most = "" if stream.max_tokens is None else f"/{stream.max_tokens}"
         prompt = " ".join(view.state.prompt_text(stream).split())
         return self._join(
@@ -180,3 +178,81 @@ class _Shape:
         parts += [pad(ttft, 7, right=True), pad(p99, 7, right=True), pad(ppl, 6, right=True)] if self._times else []
         parts += [pad(last, 12)] if self._last and whole else []
         return " ".join(parts) + "  "
+
+
+class TimeDocument(ViewDocument):
+    """Gaps of the current stream, then of all streams. Tokens of one frame have no gap between them."""
+
+    def __init__(self, view: View, glyphs: Glyphs) -> None:
+        super().__init__(view, glyphs)
+        self._lines: list[Line] = []
+
+    def height(self, columns: int) -> int:
+        """Lines there are now, made here for `line`."""
+        view = self._view
+        tokens, state = view.token_count, view.state
+        lines: list[Line] = []
+        stream = view.current
+        if stream is not None:
+            timing = timing_of(stream, stream.count(tokens), state.tokens, state.frames)
+            lines += self._part(f"stream {visible(stream.label)}", timing, columns)
+        if len(state.streams) > 1 or stream is None:
+            lines += self._part("all streams", timing_of_all(tokens, state.tokens, state.frames), columns)
+        self._lines = [fitted(line, columns) for line in lines]
+        return len(lines)
+
+    def move(self, rows: int) -> None:
+        """Move to another stream."""
+        self._view.move_stream(rows)
+
+    def _part(self, name: str, timing: Timing, columns: int) -> list[Line]:
+        per_frame = "" if timing.per_frame is None else f"{timing.per_frame:.1f} tokens/frame"
+        first = "" if timing.ttft is None else f"ttft {numbers.milliseconds(timing.ttft)}"
+        if not timing.gaps:
+            return flow(
+                [Run(name, "title"), Run("no gaps between frames yet", "dim"), Run(first), Run(per_frame)], columns
+            )
+        figures = [*percentiles(timing), Run(f"max {numbers.milliseconds(max(timing.gaps))}")]
+        stalls = len(timing.stalls)
+        more = [
+            Run(first, "dim"),
+            Run(f"{numbers.figure(timing.rate)} tok/s", "dim"),
+            Run(per_frame, "dim"),
+            Run(f"{stalls} stall{'' if stalls == 1 else 's'}", "error" if stalls else "dim"),
+        ]
+        return [
+            *flow([Run(name, "title"), *figures], columns),
+            spark(timing, self._glyphs, columns),
+            *flow(more, columns),
+        ]
+
+
+def percentiles(timing: Timing) -> list[Run]:
+    """`p50 24ms`, and so on."""
+    return [Run(f"p{q} {numbers.milliseconds(timing.gap(q / 100))}") for q in (50, 95, 99)]
+
+
+def spark(timing: Timing, glyphs: Glyphs, columns: int) -> Line:
+    """The latest gaps, one per column; stalls are marked."""
+    gaps = timing.gaps[-max(4, columns) :]
+    left_out = len(timing.gaps) - len(gaps)
+    stalls = {i - left_out for i in timing.stalls}
+    # Tall lines for the median would leave no room above it: the 99th percentile is the top, or four medians.
+    top = max(timing.gap(0.99) or 0.0, 4 * (timing.gap(0.5) or 0.0), 1e-6)
+    return [
+        Run(glyphs.mark, "error") if i in stalls else Run(glyphs.spark[min(7, int(gap / top * 8))], "spark")
+        for i, gap in enumerate(gaps)
+    ]
+
+
+def spark_line(view: View, glyphs: Glyphs, columns: int) -> Line:
+    """Gaps of the current stream in one line, for screens without the pane of time."""
+    stream = view.current
+    if stream is None:
+        return []
+    timing = timing_of(stream, stream.count(view.token_count), view.state.tokens, view.state.frames)
+    if not timing.gaps:
+        return [Run(" no gaps between frames yet", "dim")]
+    figures = "  ".join(run.text for run in percentiles(timing)[::2])
+    room = columns - len(figures) - 4
+    return fitted([Run(" "), *spark(timing, glyphs, max(4, room))[: max(4, room)], Run(f"  {figures}")], columns)

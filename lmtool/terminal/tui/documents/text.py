@@ -1,4 +1,4 @@
-"""The text of one stream in lines, each token in its colour."""
+"""Text of streams, each token in its colour: one stream, or several side by side in a grid."""
 
 from __future__ import annotations
 
@@ -6,22 +6,36 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from lmtool.terminal.tui.documents.document import ViewDocument
-from lmtool.terminal.tui.documents.list import broken
-from lmtool.terminal.tui.documents.prompt_parts import prompt_parts
-from lmtool.terminal.tui.runs import Run, cut, split, visible, width
+from lmtool.core.logprobs.heat import STREAM_COLORS
+from lmtool.inference.text.prompt_turns import split_turns
+from lmtool.terminal.tui.documents.document import ViewDocument, broken
+from lmtool.terminal.tui.runs import Run, cut, length, split, visible, width
 
 if TYPE_CHECKING:
+    from lmtool.inference.text.prompt_turns import PromptTurn
     from lmtool.terminal.tui.runs import Line
     from lmtool.terminal.tui.state import State
     from lmtool.terminal.tui.streams import Stream
     from lmtool.terminal.tui.styles import Glyphs
     from lmtool.terminal.tui.view import View
 
+
+def prompt_parts(state: State, stream: Stream) -> list[PromptTurn]:
+    """Turns at the end of a stream's prompt, as far as it is kept; special tokens appear by name."""
+    if stream.nodes is not None or isinstance(stream.prompt, str):
+        return split_turns(state.prompt_text(stream).replace("\x00", "\ufffd"))
+    data = bytearray()
+    for token in (*stream.prompt, *stream.generated):
+        name = state.texts.special_name(token)
+        piece = state.texts.piece(token)
+        data += f"\x00{name}\x00".encode() if name else piece if isinstance(piece, bytes) else piece.encode()
+    return split_turns(data.decode(errors="replace"))
+
+
 RULE, WALL = "─", "│"
 """Before a turn's role; between a prompt, a thought and its answer."""
 FILTERED = "·"
-"""For each column of a token that the filter does not let through: what is left stays in its place."""
+"""Placeholder for each column of a filtered token, so that other tokens keep their places."""
 PROMPT, SEPARATOR, OWN = -1, -2, -3
 """Positions of parts that are no tokens."""
 OWN_STYLE = "here"
@@ -32,19 +46,19 @@ LONGEST_FAILURE = 1000
 _WORDS = re.compile(r"\s*\S+|\s+")
 """Each with the blanks before it, as tokens are."""
 WINDOW = 512
-"""Tokens before the one in sight that are laid out at least, where not the whole stream is."""
+"""Tokens before the visible one in a partial layout, at least."""
 
 
 class Part(NamedTuple):
     """A token, or a part of it, on a line."""
 
     position: int
-    """Of the token in its stream; `PROMPT`, `SEPARATOR`, `OWN`."""
+    """Position of the token in its stream, or `PROMPT`, `SEPARATOR`, `OWN`."""
     text: str
 
 
 class Layout:
-    """Lines of parts. A token, or a prompt's word, that does not fit goes to the next line whole, if it fits there."""
+    """Lines of parts. A token or word that does not fit moves to the next line if it fits there."""
 
     def __init__(
         self, state: State, stream: Stream, columns: int, *, blanks: bool = False, start: int = 0, own: str = ""
@@ -56,10 +70,10 @@ class Layout:
         self.blanks = blanks
         self.own = own
         self.corrections = state.texts.corrections
-        """Of the texts that are laid out; after another one they are no longer what tokens mean."""
+        """`Texts.corrections` of this layout; a later value makes it outdated."""
         self.lines: list[list[Part]] = [[]]
         self.line_of: list[int] = []
-        """For each token from `start` on the line that it begins on."""
+        """For each token from `start`, the line that it begins on."""
         self.start = start
         self._used = 0
         self._sections = bisect_left(stream.sections, start, key=lambda one: one.position)
@@ -79,11 +93,11 @@ class Layout:
         return self.line_of[min(max(0, position - self.start), len(self.line_of) - 1)]
 
     def first_at(self, line: int) -> int:
-        """Position of the first token that begins on this line or below; `count` where there is none."""
+        """Position of the first token that begins on this line or below; `count` if there is none."""
         return self.start + bisect_left(self.line_of, max(0, line))
 
     def _put_prompt(self, own: str) -> None:
-        """Each turn below a thin rule with its role; a prompt without turns up to a wall, the answer behind it."""
+        """Put each turn below a rule with its role; a prompt without turns is separated from the answer by a wall."""
         parts = prompt_parts(self._state, self._stream)
         for part in parts:
             if part.role:
@@ -122,7 +136,7 @@ class Layout:
             self._put(position, text)
 
     def _put_section(self, position: int) -> bool:
-        """Put the rule of the next section; whether the token stands in it, as the name of a tool does."""
+        """Put the rule of the next section; True if it contains the token, such as the name of a tool."""
         section = self._stream.sections[self._sections]
         self._sections += 1
         if section.is_named:
@@ -134,7 +148,7 @@ class Layout:
         return section.is_named
 
     def _named_rule(self, position: int, tool: str) -> None:
-        """A rule that a token stands in: the name of a tool."""
+        """Put a rule that contains a token: the name of a tool."""
         if self.lines[-1]:
             self._break()
         self.line_of.append(len(self.lines) - 1)
@@ -145,12 +159,12 @@ class Layout:
         self._break()
 
     def _thoughts_end(self, position: int) -> bool:
-        """Whether a token is the first of an answer behind a thought."""
+        """True if a token is the first one of the answer after a thought."""
         stream, rows = self._stream, self._stream.rows
         return stream.is_thought(rows[position - 1]) and not stream.is_thought(rows[position])
 
     def _begin(self, text: str) -> bool:
-        """Go to the next line, and say so, where a text does not fit into this one and is no wider than a line."""
+        """Break the line if a text does not fit into it but into a whole one; True if broken."""
         first = width(visible(text.partition("\n")[0], blanks=self.blanks))
         full = bool(self._used) and self.columns - self._used < first <= self.columns
         if full:
@@ -162,10 +176,10 @@ class Layout:
             self.lines[-1].append(Part(position, ""))
         pieces = text.split("\n")
         for i, piece in enumerate(pieces):
-            shown = visible(piece, blanks=self.blanks)
-            if i < len(pieces) - 1 and (self.blanks or not shown):
-                shown += "⏎" if self.blanks else ""
-            self._piece(position, shown)
+            part = visible(piece, blanks=self.blanks)
+            if i < len(pieces) - 1 and (self.blanks or not part):
+                part += "⏎" if self.blanks else ""
+            self._piece(position, part)
             if i < len(pieces) - 1:
                 self._break()
 
@@ -185,7 +199,7 @@ class Layout:
 
 
 class TextDocument(ViewDocument):
-    """The stream under the cursor: prompt, then tokens; the cursor's token stands between signs and needs no colour."""
+    """Text of the current stream: prompt, then tokens; the token under the cursor is between signs."""
 
     def __init__(self, view: View, glyphs: Glyphs, *, alone: bool = True, whole: bool = True, own: str = "") -> None:
         """Show the view's streams.
@@ -212,7 +226,7 @@ class TextDocument(ViewDocument):
         return len(layout.lines) + len(self._ending(stream, columns))
 
     def _ending(self, stream: Stream, columns: int) -> list[Line]:
-        """Lines behind the text of a stream that has ended: why it failed, and what the server counted."""
+        """Lines after the text of an ended stream: error and usage."""
         if stream.ended is None or stream.ended > self._view.time:
             return []
         phrases = [Run(visible(stream.failure or "")[:LONGEST_FAILURE], "error")]
@@ -247,7 +261,7 @@ class TextDocument(ViewDocument):
         return 0 if self._view.begins(stream) else count
 
     def _far(self, layout: Layout, place: int) -> bool:
-        """Whether a token is before what is laid out, or so far behind it that beginning anew is quicker."""
+        """True if a token is before the layout, or so far after it that a new layout is faster."""
         if self._whole:
             return False
         return layout.start > max(0, place - WINDOW // 2) or place - layout.count > 2 * WINDOW
@@ -258,7 +272,7 @@ class TextDocument(ViewDocument):
         return None if stream is None else self.anchor_of(stream, columns)
 
     def anchor_of(self, stream: Stream, columns: int) -> int:
-        """The same for any stream."""
+        """The line of the cursor's token in any stream, or its last line."""
         layout, _ = self._layout(stream, columns)
         row = self._view.row
         if row is None or self._view.stream != stream.index:
@@ -316,3 +330,138 @@ class TextDocument(ViewDocument):
                 else:
                     line.append(Run(text, view.style(row), row))
         return line
+
+
+NARROWEST, LOWEST = 26, 6
+"""Columns and rows of a stream at least, its heading included."""
+PLEASANT = 50
+"""Columns in which text is read well."""
+
+
+class Grid(NamedTuple):
+    """Number of streams per row, and of rows."""
+
+    across: int
+    down: int
+
+
+def grid(streams: int, columns: int, rows: int) -> Grid:
+    """The grid that shows the most of the streams, then leaves the fewest cells empty, then reads best."""
+
+    def merit(one: Grid) -> tuple[int, int, int]:
+        cells = one.across * one.down
+        return min(streams, cells), min(streams, cells) - cells, -abs(columns // one.across - PLEASANT)
+
+    most = max(1, columns // NARROWEST)
+    down = max(1, rows // LOWEST)
+    shapes = [Grid(i, min(down, max(1, -(-streams // i)))) for i in range(1, min(most, max(1, streams)) + 1)]
+    return max(shapes, key=merit)
+
+
+class SplitDocument(ViewDocument):
+    """As many streams as fit, each scrolled to its end or to the cursor."""
+
+    def __init__(self, view: View, glyphs: Glyphs, rows: int = 10) -> None:
+        super().__init__(view, glyphs)
+        self.rows = rows
+        self._text = TextDocument(view, glyphs, whole=False)
+        self._shown: list[Stream] = []
+        self._shape = Grid(1, 1)
+        self._begins: list[int] = []
+        """For each stream, first visible line of its text."""
+        self._heights: list[int] = []
+        """Lines of the text of each."""
+        self._columns = 0
+
+    def streams(self, columns: int) -> list[Stream]:
+        """Visible streams: marked ones, the current one, then the latest."""
+        listed = {stream.index: stream for stream in self._view.streams()}
+        if self._view.followed_stream is not None:
+            listed = {i: stream for i, stream in listed.items() if i == self._view.followed_stream}
+        shape = grid(len(listed), columns, self.rows)
+        first = [*self._view.stream_marks, self._view.stream, *reversed(listed)]
+        streams = [listed[i] for i in dict.fromkeys(first) if i in listed][: shape.across * shape.down]
+        return sorted(streams, key=lambda stream: stream.index)
+
+    def height(self, columns: int) -> int:
+        """Number of rows of the pane. Chooses the visible streams for `line`."""
+        self._columns, self._shown = columns, self.streams(columns)
+        self._shape = grid(len(self._shown), columns, self.rows)
+        self._heights = [self._text.lines(stream, self._room(i)[0]) for i, stream in enumerate(self._shown)]
+        self._begins = [self._begin(i, *self._room(i)) for i in range(len(self._shown))]
+        return max(2, self.rows)
+
+    def _room(self, place: int) -> tuple[int, int]:
+        """Columns and rows of a stream's text by its place in the grid; the last ones take the remainder."""
+        (across, down), rows = self._shape, max(2, self.rows)
+        each, high = self._columns // across, rows // down
+        columns = each - 1 if place % across < across - 1 else self._columns - each * (across - 1)
+        last = place // across == down - 1
+        return columns, (rows - high * (down - 1) if last else high) - 1
+
+    def _begin(self, place: int, columns: int, rows: int) -> int:
+        """First visible line: for the end, the beginning of a recording, or around the cursor."""
+        stream, last = self._shown[place], self._heights[place] - 1
+        if self._view.row is None or stream.index != self._view.stream:
+            return 0 if self._view.begins(stream) else max(0, last - rows + 1)
+        return max(0, min(last - rows + 1, self._text.anchor_of(stream, columns) - rows // 2))
+
+    def text_rows(self, columns: int, most: int) -> int:
+        """Lines that all text of the streams takes, at most this many."""
+        listed = len(self._view.streams())
+        if not listed:
+            return 1
+        shape, shown = grid(listed, columns, most), self.streams(columns)
+        each, last = columns // shape.across, shape.across - 1
+        rooms = [each - 1 if i % shape.across < last else columns - each * last for i in range(len(shown))]
+        # The widths that are drawn: lines of another width would be laid out anew each time.
+        heights = [1 + self._text.lines(stream, room) for stream, room in zip(shown, rooms, strict=True)]
+        bands = [heights[i : i + shape.across] for i in range(0, len(heights), shape.across)]
+        return min(most, sum(map(max, bands)))
+
+    def move(self, rows: int) -> None:
+        """The cursor to the token this many lines down in its stream; by more than there are to its first or last."""
+        stream = self._view.current
+        if stream is None:
+            return
+        if rows <= -stream.count(self._view.token_count):
+            self._view.move_token(rows)
+        else:
+            self._text.move(rows)
+
+    def line(self, y: int, columns: int) -> Line:
+        """A line of each stream of a band of the grid."""
+        if columns != self._columns:
+            self.height(columns)
+        if not self._shown:
+            nothing = " no stream yet" if self._view.filter is None else " no stream for this filter"
+            return [Run(nothing, "dim")] if y == 0 else []
+        across, down = self._shape
+        high = max(2, self.rows) // down
+        band = min(y // high, down - 1)
+        y -= band * high
+        line: Line = []
+        for place in range(band * across, min((band + 1) * across, len(self._shown))):
+            stream, (room, rows) = self._shown[place], self._room(place)
+            part = self._heading(stream, room) if y == 0 else self._part(place, y - 1, room, rows)
+            wall = self._glyphs.wall if place % across < across - 1 else ""
+            line += [*part, Run(" " * max(0, room - length(part))), Run(wall, "rule")]
+        return line
+
+    def _heading(self, stream: Stream, columns: int) -> Line:
+        count = stream.count(self._view.token_count)
+        here = self._glyphs.cursor if stream.index == self._view.stream else " "
+        color = f"stream{stream.index % len(STREAM_COLORS)}"
+        phase = stream.phase(self._view.time, self._view.token_count)
+        name = Run(cut(f"{here}{visible(stream.label)}", columns), f"title {color}")
+        unit = "piece" if count and self._view.state.is_piece(stream.rows[0]) else "token"
+        word = "tool calls" if phase == "stop" and stream.finish_reason == "tool_calls" else phase
+        text = cut(f" {count} {unit}{'s' * (count != 1)} {self._glyphs.between} {word} ", columns - length([name]))
+        rule = self._glyphs.rule * max(0, columns - length([name]) - len(text))
+        return [name, Run(text, "dim"), Run(rule, "rule")]
+
+    def _part(self, place: int, y: int, columns: int, rows: int) -> Line:
+        y += self._begins[place]
+        if y >= min(self._begins[place] + rows, self._heights[place]):
+            return []
+        return self._text.line_of(self._shown[place], y, columns)

@@ -1,4 +1,4 @@
-"""The token under the cursor under other sampling parameters, and where the stream's seed would have left its path."""
+"""What-if: the current token under other sampling parameters, and the seed's first different draw."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NEUTRAL = {"repetition_penalty": 1}
 
 
 def recorded_knobs(stream: Stream) -> Knobs:
-    """The parameters of a stream's request; what it did not say is its protocol's default."""
+    """Sampling parameters of a stream's request, with the protocol's defaults."""
 
     def number(name: str, default: float) -> float:
         value = stream.payload.get(name)
@@ -48,7 +48,7 @@ def recorded_knobs(stream: Stream) -> Knobs:
 
 
 def why_unknown(stream: Stream) -> str:
-    """Why other parameters cannot be tried on what was recorded; empty where they can."""
+    """Reason that other parameters cannot be tried on the recording; empty if they can."""
     if stream.divided_by_temperature:
         return "its logprobs are divided by the temperature, and no distribution's"
     if stream.logprobs_mode == "processed":
@@ -57,7 +57,7 @@ def why_unknown(stream: Stream) -> str:
 
 
 def why_no_draws(stream: Stream) -> str:
-    """Why a seed's draws under other parameters are not known; empty where they are."""
+    """Reason that a seed's draws under other parameters are unknown; empty if they are known."""
     if stream.kind != "GEN":
         return "nothing was drawn" if stream.kind == "SCORE" else "tokens without ids: the order of a draw is not known"
     if type(stream.payload.get("seed")) is not int:
@@ -73,7 +73,7 @@ def why_no_draws(stream: Stream) -> str:
 
 
 class WhatIfDocument(Document):
-    """Four sliders, what is left of the token under the cursor, and the stream's first other token."""
+    """Four sliders, the current token's remaining alternatives, and the stream's first different draw."""
 
     def __init__(self, view: View, stream: Stream, glyphs: Glyphs) -> None:
         self._view, self._glyphs, self.stream = view, glyphs, stream
@@ -82,7 +82,7 @@ class WhatIfDocument(Document):
         self.slider = 0
         self._distributions: dict[int, Distribution[int | str | bytes]] = {}
         self._steps: list[Draw[int] | None] = []
-        """What the seed would have drawn at each position under these parameters, as far as looked at."""
+        """Draws of the seed under these parameters, of the positions examined so far."""
         self._agrees = 0
         """Positions that were looked at under the recorded parameters."""
         self.no_draws = why_unknown(stream) or why_no_draws(stream)
@@ -90,7 +90,7 @@ class WhatIfDocument(Document):
 
     @property
     def values(self) -> tuple[float, float, float, float]:
-        """Of the sliders."""
+        """Values of the sliders."""
         knobs = self.knobs
         return knobs.temperature, knobs.top_p, float(knobs.top_k), knobs.min_p
 
@@ -101,21 +101,21 @@ class WhatIfDocument(Document):
         self._steps = []
 
     def step(self, steps: int) -> None:
-        """The chosen slider on by this many values of its scale."""
+        """Move the chosen slider by this many values of its scale."""
         scale = SCALES[self.slider]
         place = _place(scale, self.values[self.slider])
         self.set_value(self.slider, scale[min(len(scale) - 1, max(0, place + steps))])
 
     def reset(self) -> None:
-        """The parameters of the request again."""
+        """Reset to the parameters of the request."""
         self.knobs, self._steps = self.recorded, []
 
     def move(self, rows: int) -> None:
-        """To another slider."""
+        """Move to another slider."""
         self.slider = min(len(SCALES) - 1, max(0, self.slider + rows))
 
     def click(self, target: int) -> None:
-        """A place on a slider."""
+        """Move a slider to the clicked position."""
         self.slider, place = divmod(target, PLACES + 1)
         scale = SCALES[self.slider]
         self.set_value(self.slider, scale[round(place / PLACES * (len(scale) - 1))])
@@ -123,7 +123,7 @@ class WhatIfDocument(Document):
     # What is known.
 
     def distribution(self, row: int) -> Distribution[int | str | bytes]:
-        """What was recorded of a token."""
+        """Recorded distribution of a token."""
         if row not in self._distributions:
             self._distributions[row] = self._view.measures.distribution(row)
         return self._distributions[row]
@@ -140,7 +140,7 @@ class WhatIfDocument(Document):
         return draw(step, uniform(seed, before + position))  # type: ignore[arg-type] # a GENERATE's alternatives are ids
 
     def advance(self, seconds: float) -> bool:
-        """Look at further positions of the stream for about so long; whether anything was left to look at."""
+        """Examine further positions of the stream for about this long; False if none was left."""
         count = self.stream.count(self._view.token_count)
         until = time.perf_counter() + seconds
         worked = False
@@ -156,14 +156,14 @@ class WhatIfDocument(Document):
         return worked
 
     def _check_recorded(self, position: int) -> None:
-        """Nothing is said of a server that does not draw as the engine does."""
+        """Give up on draws of a server that draws differently from the engine."""
         drawn = self._draw(position, self.recorded)
         own = self._view.state.tokens.ids[self.stream.rows[position]]
         if drawn is not None and own not in drawn.possible and not drawn.other:
             self.no_draws = f"this server draws in another way: its token #{position} is not the one of its seed here"
 
     def first_other(self) -> int | None:
-        """The first position at which another token would surely have been drawn; None where none is known yet."""
+        """First position where another token would certainly have been drawn; None if none is known yet."""
         ids, rows = self._view.state.tokens.ids, self.stream.rows
         for position, drawn in enumerate(self._steps):
             if drawn is not None and drawn.token is not None and drawn.token != ids[rows[position]]:
@@ -187,21 +187,17 @@ class WhatIfDocument(Document):
         self._lines = [fitted(line, columns) for line in lines]
         return len(self._lines)
 
-    def line(self, y: int, columns: int) -> Line:  # noqa: ARG002 - lines were broken by `height`
-        """One line."""
-        return self._lines[y] if y < len(self._lines) else []
-
     def _slider(self, i: int, columns: int) -> Line:
         scale, value, was = SCALES[i], self.values[i], recorded_values(self.recorded)[i]
         here = i == self.slider
         room = max(8, min(60, columns - _HEADS - 12))
         knob = round(_place(scale, value) / (len(scale) - 1) * (room - 1))
         mark = round(_place(scale, was) / (len(scale) - 1) * (room - 1))
-        shown = "off" if (i == 2 and not value) or (i == 1 and value >= 1) or (i == 3 and not value) else f"{value:g}"
+        label = "off" if (i == 2 and not value) or (i == 1 and value >= 1) or (i == 3 and not value) else f"{value:g}"
         line: Line = [
             Run(self._glyphs.cursor if here else " ", "accent"),
             Run(pad(NAMES[i], _HEADS), "accent" if here else ""),
-            Run(f"{pad(shown, 6, right=True)} ", "title"),
+            Run(f"{pad(label, 6, right=True)} ", "title"),
         ]
         for place in range(room):
             sign = self._glyphs.knob if place == knob else self._glyphs.mark if place == mark else self._glyphs.line
@@ -219,7 +215,7 @@ class WhatIfDocument(Document):
         return [*flow(words, columns), *self._drawn(row, columns)]
 
     def _drawn(self, row: int, columns: int) -> list[Line]:
-        """What this seed would have drawn here, and first anew in the stream."""
+        """The seed's draw here, and its first different draw in the stream."""
         if self.no_draws:
             return flow([Run(f"draws are not known: {self.no_draws}", "dim")], columns)
         state, seed = self._view.state, self.stream.payload.get("seed")
@@ -277,7 +273,7 @@ def recorded_values(knobs: Knobs) -> tuple[float, float, float, float]:
 
 
 def _place(scale: tuple[float, ...], value: float) -> int:
-    """The nearest place of a value on a scale; 0 at its end where that is off."""
+    """Index of the nearest value on a scale; on a scale that ends with 0, 0 means off."""
     if scale[-1] == 0:
         return len(scale) - 1 if value <= 0 else min(bisect_left(scale[:-1], value), len(scale) - 2)
     return min(range(len(scale)), key=lambda i: abs(scale[i] - value))

@@ -1,1 +1,1 @@
-"""What opens over the panes: text to read, a question, a comparison."""
+"""The screens: the panes, and dialogs over them."""

@@ -1,4 +1,4 @@
-"""The screen of five panes, a header, a timeline and a footer; one pane at a time where there is little room."""
+"""The screen of five panes, header, timeline and footer; a small terminal shows one pane at a time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from textual.content import Content
 from textual.screen import Screen
 
 from lmtool.terminal.tui.documents import bars
-from lmtool.terminal.tui.documents.detail import DetailDocument
 from lmtool.terminal.tui.documents.frames import FramesDocument
-from lmtool.terminal.tui.documents.split import SplitDocument
-from lmtool.terminal.tui.documents.streams import StreamsDocument
-from lmtool.terminal.tui.documents.text import TextDocument
-from lmtool.terminal.tui.documents.time import TimeDocument, spark_line
-from lmtool.terminal.tui.documents.tokens import InterleavedDocument, TableDocument
+from lmtool.terminal.tui.documents.streams import StreamsDocument, TimeDocument, spark_line
+from lmtool.terminal.tui.documents.text import SplitDocument, TextDocument
+from lmtool.terminal.tui.documents.tokens import DetailDocument, InterleavedDocument, TableDocument
 from lmtool.terminal.tui.runs import visible
 from lmtool.terminal.tui.widgets import LineBar, LinePane
 
@@ -46,7 +43,7 @@ _BOTH = 12
 
 
 class Inspector(Protocol):
-    """The app, as the panes need it."""
+    """The app as the panes see it."""
 
     view: View
     options: InspectorOptions
@@ -55,16 +52,16 @@ class Inspector(Protocol):
 
     @property
     def status_now(self) -> Status:
-        """What the header says."""
+        """Status for the header."""
 
     def advice(self) -> str:
-        """How a first stream can be started."""
+        """Instructions to start a first stream."""
 
     def footer(self, columns: int, pane: str) -> list[Line]:
         """The lines at the bottom."""
 
     def press(self, key: str, character: str | None) -> bool:
-        """Run the action of a key; whether it has one."""
+        """Run the action of a key; False if it has none."""
 
     def click_footer(self, target: int) -> None:
         """Run the action that was clicked."""
@@ -76,20 +73,20 @@ class Inspector(Protocol):
         """Draw everything with the next frame."""
 
     def explain(self, name: str) -> None:
-        """Say what a word of the screen means."""
+        """Show the meaning of a word of the screen."""
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
-    """Draws the app's view; keys go to the app's actions."""
+    """Draws the app's view and passes keys to its actions."""
 
     def __init__(self, inspector: Inspector) -> None:
         """Make the panes of this app."""
         super().__init__()
         self._inspector = inspector
         self.pane = 0
-        """The pane that has the keys."""
+        """The focused pane."""
         self.zoomed = False
-        """Whether one pane is shown though there is room for all."""
+        """True if one pane is zoomed."""
         self._titles: dict[str, tuple[str, str]] = {}
         view, glyphs, styles = inspector.view, inspector.glyphs, inspector.looks
         self._token_documents = {
@@ -117,7 +114,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.header = bar(lambda columns: [bars.header(view, inspector.status_now, glyphs, columns)], id="header")
         self.tabs = bar(lambda columns: [bars.tabs(NAMES, self.pane, self._beyond(self.current), columns)], id="tabs")
         self._rule = bar(lambda columns: [bars.text_rule(view, glyphs, columns)], id="parting")
-        self._legend = bar(self._legend_line, id="legend")
+        self._legend = bar(
+            lambda columns: [bars.legend(view, glyphs, columns, attributes=not styles.color)], id="legend"
+        )
         self._token = bar(lambda columns: [bars.peek(view, glyphs, columns)], id="token")
         self._peek = bar(lambda columns: [bars.peek(view, glyphs, columns)], id="peek")
         self._spark = bar(lambda columns: [spark_line(view, glyphs, columns)], id="spark")
@@ -161,16 +160,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     @property
     def small(self) -> bool:
-        """Whether there is no room for anything but a sentence."""
+        """True if the terminal is too small for a pane."""
         return self.size.width < SMALLEST[0] or self.size.height < SMALLEST[1]
 
     @property
     def single(self) -> bool:
-        """Whether one pane is shown at a time."""
+        """True if one pane is shown at a time."""
         return self.zoomed or self.size.width < NARROW
 
     def lay_out(self) -> None:
-        """Show the panes that there is room for."""
+        """Show the panes that fit."""
         self.set_class(self.small, "small")
         self.set_class(self.single, "single")
         self.set_class(self.size.height < 14, "low")
@@ -185,7 +184,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._inspector.changed()
 
     def _set_heights(self) -> None:
-        """The table is as high as its streams, within limits; the lower panes take what a tall terminal has to give."""
+        """Set the heights: the table fits its streams within limits, the lower panes take spare rows."""
         rows, streams = self.size.height, self.panes["streams"]
         needed = streams.document.height(self.size.width) + 2
         alone = None if self.has_class("low") or self.pane else min(needed - 2, rows // 2)
@@ -195,7 +194,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.set_class(both, "both")
 
     def _lower_rows(self, rows: int) -> int:
-        """What the lower panes have: a share of the screen, and what short texts leave of the middle."""
+        """Rows of the lower panes: a share of the screen, plus rows that short texts leave free in the middle."""
         least = 5 if rows < 30 else 8 if rows < 44 else 10
         document = self._token_documents[self._inspector.view.mode]
         box = self._boxes["tokens-box"].size
@@ -213,17 +212,17 @@ class MainScreen(Screen[None], inherit_bindings=False):
             widget.styles.height = rows
 
     def show_pane(self, pane: int) -> None:
-        """Give a pane the keys."""
+        """Focus a pane."""
         self.pane = pane
         self.current.focus()
         self.lay_out()
 
     def show_next_pane(self, steps: int) -> None:
-        """Give the next pane the keys, or for -1 the one before."""
+        """Focus the next pane, or for -1 the previous one."""
         self.show_pane((self.pane + steps) % len(PANES))
 
     def zoom(self) -> None:
-        """Show one pane only, or all again."""
+        """Toggle between one pane and all."""
         self.zoomed = not self.zoomed
         self.lay_out()
 
@@ -236,17 +235,17 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     @property
     def pane_name(self) -> str:
-        """Name of the pane that has the keys."""
+        """Name of the focused pane."""
         return PANES[self.pane]
 
     @property
     def pane_title(self) -> str:
-        """What people call that pane."""
+        """Title of that pane."""
         return NAMES[self.pane]
 
     @property
     def current(self) -> LinePane:
-        """The pane that has the keys."""
+        """The focused pane."""
         return self.panes[self.pane_name]
 
     def move_page(self, pages: int) -> None:
@@ -254,7 +253,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.current.document.move(pages * max(1, self.current.rows - 1))
 
     def on_key(self, event: events.Key) -> None:
-        """Keys do what the table of actions says."""
+        """Run the action of a key."""
         if self._inspector.press(event.key, event.character):
             event.stop()
             event.prevent_default()
@@ -262,7 +261,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     # Drawing.
 
     def draw(self, *, figures: bool) -> None:
-        """Draw what has changed. figures: also what is read, not watched: counts and times."""
+        """Draw the changes. figures: also counts and times, which are updated less often."""
         if self.small:
             self._small.draw()
             return
@@ -281,11 +280,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 bar.draw()
 
     def frame_text(self, frame: int) -> str:
-        """All of a frame, as it was sent; not harmless for a terminal."""
+        """The complete frame as it was sent; it may contain control characters."""
         return self._frames.whole(frame)
 
     def tie(self) -> None:
-        """The cursor moved: every pane shows it."""
+        """Scroll every pane to the cursor."""
         panes: Iterable[LinePane] = (*self.panes.values(), self._text, self._below)
         for pane in panes:
             pane.tie()
@@ -301,14 +300,14 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 box.border_title, box.border_subtitle = Content(texts[0]), Content(texts[1])
 
     def _beyond(self, pane: LinePane) -> str:
-        """Lines that are out of sight in a pane."""
+        """Number of hidden lines above and below a pane's view."""
         glyphs = self._inspector.glyphs
         above = f"{glyphs.up}{pane.above}" if pane.above > 0 else ""
         below = f"{glyphs.down}{pane.below}" if pane.below > 0 else ""
         return " ".join(filter(None, (above, below)))
 
     def titles(self) -> dict[str, str]:
-        """What stands over each pane."""
+        """Title of each pane."""
         view, glyphs = self._inspector.view, self._inspector.glyphs
         names = {name: f"{i} {title}" for i, (name, title) in enumerate(zip(PANES, NAMES, strict=True), 1)}
         names["streams"] += f" {glyphs.between} filter: {'all' if view.filter is None else visible(view.filter.source)}"
@@ -321,14 +320,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         # A sign as well: without colours a border looks like any other.
         return {name: f"{glyphs.cursor if name == self.pane_name else ''}{title}" for name, title in names.items()}
 
-    def _legend_line(self, columns: int) -> list[Line]:
-        inspector = self._inspector
-        return [bars.legend(inspector.view, inspector.glyphs, columns, attributes=not inspector.looks.color)]
-
     # The mouse.
 
     def on_line_pane_chosen(self, event: LinePane.Chosen) -> None:
-        """Something was clicked: a second click on a bar branches from it."""
+        """Redraw after a click; a second click on a bar branches from it."""
         self.tie()
         self._inspector.changed()
         if event.pane is self.panes["detail"] and event.again:
@@ -339,7 +334,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._inspector.changed()
 
     def on_line_bar_clicked(self, event: LineBar.Clicked) -> None:
-        """A click on the timeline goes there, one on a tab opens it, one on a key does what it says."""
+        """Seek to a click on the timeline, open a clicked tab, run a clicked key."""
         if event.bar is self.timeline:
             self._inspector.view.seek(self._inspector.view.state.now * event.target / 1000)
         elif event.bar is self.tabs:

@@ -1,1 +1,1 @@
-"""Where the events of the inspector come from: a server of its own prompts, a proxy, a file, a demo."""
+"""Sources of events: a server, a proxy, a trace file, a demo."""

@@ -1,4 +1,4 @@
-"""Which source the command line means, and its making."""
+"""Makes the source that the command line names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from lmtool.protocol.lmtp.endpoint import Endpoint
     from lmtool.serving.access_config import AccessConfig
     from lmtool.terminal.tui.options import SourceOptions
-    from lmtool.terminal.tui.sources.requests import TextToScore
+    from lmtool.terminal.tui.request_builder import TextToScore
     from lmtool.terminal.tui.sources.source import Source
 
 PROBE_LIMIT = 1.0
-"""Seconds that a server at the default address has to answer before the demo begins."""
+"""Seconds to wait for a server at the default address before starting the demo."""
 _ADDRESS = re.compile(r"(\w+://|stdio:|unix:|:\d+|(?:[^\s/@]*@)?[\w.-]+:\d+/?$)")
 
 
@@ -34,7 +34,7 @@ class SourceFactory:
     options: SourceOptions
     warn: Callable[[str], None]
     access: AccessConfig
-    """Who may use the port of `--proxy`."""
+    """Access rules for the port of `--proxy`."""
     local_tokenizer: Callable[[TokenizerInfo], TextTokenizer | None]
     """Finds a tokenizer on this machine; may block."""
     _tokenizer: TextTokenizer | None = field(default=None)
@@ -76,7 +76,7 @@ class SourceFactory:
             raise UsageError("a TARGET and two servers of --connect are three", f"leave {options.targets[0]} out")
 
     def make_second(self) -> Source | None:
-        """The second server that scores the text; None where there is one server alone. Raises `UsageError`."""
+        """The second server that scores the text; None if there is only one. Raises `UsageError`."""
         if len(self.options.connect) < 2:
             return None
         from lmtool.terminal.tui.sources.connect import ConnectSource
@@ -85,13 +85,13 @@ class SourceFactory:
         return ConnectSource(endpoint, self.warn, find_tokenizer=self.find_tokenizer, scores=self._scores(), stay=False)
 
     def _scores(self) -> list[TextToScore]:
-        from lmtool.terminal.tui.sources.requests import TextToScore
+        from lmtool.terminal.tui.request_builder import TextToScore
 
         content = self.options.content
         return [TextToScore("", (), content, whole=content, model=self.options.model)] if content else []
 
     def find_tokenizer(self, info: ModelInfo) -> TextTokenizer | None:
-        """The tokenizer of a served model, where it is on this machine."""
+        """The tokenizer of a served model; None if it is not on this machine."""
         if self._tokenizer is not None or info.tokenizer is None:
             return self._tokenizer
         return self.local_tokenizer(info.tokenizer)
@@ -129,7 +129,7 @@ class SourceFactory:
         return source
 
     def _file(self, path: Path) -> Source:
-        from lmtool.terminal.tui.sources.file import FileSource
+        from lmtool.terminal.tui.sources.source import FileSource
 
         if not path.exists():
             raise FileError(
@@ -155,10 +155,10 @@ class SourceFactory:
         from lmtool.terminal.tui.sources.connect import ConnectSource
 
         if url.startswith(("http://", "https://")) and "/v1" in url:
-            shown = split_url(url)[0]
+            address = split_url(url)[0]
             raise UsageError(
-                f"{shown} speaks OpenAI's API: watch what its clients say",
-                f"lmtool inspect --proxy 127.0.0.1:8081 --to {shown}",
+                f"{address} speaks OpenAI's API: watch what its clients say",
+                f"lmtool inspect --proxy 127.0.0.1:8081 --to {address}",
             )
         others: Literal["no", "if possible", "only"] = "if possible" if self.options.stay else "only"
         return ConnectSource(
@@ -202,7 +202,7 @@ class SourceFactory:
 
 
 def beside(endpoint: Endpoint) -> Endpoint:
-    """A server's own Unix socket, over which its user may watch it; the endpoint itself where there is none."""
+    """A server's Unix socket, over which its user may watch it; the endpoint itself if there is none."""
     from lmtool.net.unix_sockets import PREFIX, socket_beside
     from lmtool.protocol.lmtp.endpoint import SocketEndpoint
 
@@ -213,22 +213,22 @@ def beside(endpoint: Endpoint) -> Endpoint:
 
 
 def is_address(text: str) -> bool:
-    """Whether a target is a server, not a file: `ws://...`, `HOST:PORT`, `:PORT`, `unix:PATH`, `stdio:COMMAND`."""
+    """True for a server, not a file: `ws://...`, `HOST:PORT`, `:PORT`, `unix:PATH`, `stdio:COMMAND`."""
     return _ADDRESS.match(text) is not None and not Path(text).is_file()
 
 
 def _speaks_http_alone(url: str) -> bool:
-    """Whether an address names an API below a path, as `http://HOST/v1` does."""
+    """True for the address of an HTTP API below a path, such as `http://HOST/v1`."""
     return url.startswith(("http://", "https://")) and urlsplit(url).path.strip("/") != ""
 
 
 def is_file(target: str) -> bool:
-    """Whether a target is there to be read."""
+    """True if a target is an existing file."""
     return Path(target).exists()
 
 
 async def _answers(endpoint: Endpoint) -> bool:
-    """Whether a server is there. Raises `AccessDeniedError` for one that wants another key."""
+    """True if a server answers. Raises `AccessDeniedError` if it requires another key."""
     from lmtool.protocol.lmtp.client import LmtpClient
 
     try:

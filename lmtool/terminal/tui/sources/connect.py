@@ -1,4 +1,4 @@
-"""A server, watched through the inspector's own prompts, and through those of its other clients where it lets us."""
+"""A server, watched through the inspector's own requests and, if it allows, those of its other clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from lmtool.terminal.tui.sources.event_pipeline import EventPipeline
 from lmtool.terminal.tui.sources.http_requests import http_requests
 from lmtool.terminal.tui.sources.requests import RequestSource
 from lmtool.terminal.tui.sources.source import Source
-from lmtool.terminal.tui.sources.watching import WatchFeed
+from lmtool.trace.codec import LineError, event_from
+from lmtool.trace.events import Close, Drop, Open
+from lmtool.trace.traffic import taken_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,16 +23,74 @@ if TYPE_CHECKING:
     from lmtool.inference.text.tokenizer import TextTokenizer
     from lmtool.protocol.lmtp.client_connection import ClientConnection
     from lmtool.protocol.lmtp.endpoint import Endpoint
+    from lmtool.protocol.lmtp.messages import Watched
+    from lmtool.terminal.tui.request_builder import TextToScore
     from lmtool.terminal.tui.sources.event_pipeline import Feed
-    from lmtool.terminal.tui.sources.requests import TextToScore
+    from lmtool.trace.events import Event
+
+
+class WatchFeed:
+    """Feeds a pipeline with the events that one connection watches."""
+
+    def __init__(self, pipeline: EventPipeline, number: Callable[[], int], own_agent: str | None = None) -> None:
+        """number: gives each connection its number. own_agent: of connections that are fed by who made them."""
+        self._own_agent = own_agent
+        self._own: set[int] = set()
+        """Open connections of that agent, by the server's numbers."""
+        self._pipeline = pipeline
+        self._number = number
+        self._numbers: dict[int, int] = {}
+        """Our numbers of open connections, by the server's numbers."""
+        self._offset: float | None = None
+        """Offset from the server's clock to ours, in seconds."""
+
+    def take(self, watched: Watched) -> None:
+        """Feed the events of a WATCH message."""
+        if self._offset is None:
+            self._offset = self._pipeline.clock() - watched.time
+        if watched.lost:
+            events = "1 event" if watched.lost == 1 else f"{watched.lost} events"
+            self._pipeline.note(f"{events} of other clients were lost: more went by than could be sent here")
+        for value in watched.events:
+            try:
+                event = taken_apart(event_from(value, "msgspec"))
+            except LineError as error:
+                self._pipeline.note(f"the server sent an event that cannot be read: {error}")
+                continue
+            there = event.connection
+            if self._is_own(event):
+                continue
+            if there not in self._numbers:
+                self._numbers[there] = self._number()
+            here = self._numbers[there]
+            if isinstance(event, Close | Drop):
+                del self._numbers[there]
+            moved = replace(event, time=max(0.0, event.time + self._offset), connection=here)
+            self._pipeline.add(here, [moved])
+
+    def _is_own(self, event: Event) -> bool:
+        """True if an event belongs to a connection that is fed elsewhere."""
+        number = event.connection
+        if isinstance(event, Open) and self._own_agent is not None and event.facts.get("agent") == self._own_agent:
+            self._own.add(number)
+        is_own = number in self._own
+        if isinstance(event, Close | Drop):
+            self._own.discard(number)
+        return is_own
+
+    def lose(self) -> None:
+        """Feed the loss of all open connections, after the watching connection was lost."""
+        for number in self._numbers.values():
+            self._pipeline.add(number, [Drop(self._pipeline.clock(), number, {"by": "server"})])
+        self._numbers.clear()
 
 
 _USUAL = ":8080"
-"""Where nothing has to be said."""
+"""Default address, which commands may omit."""
 
 
 class ConnectSource(Source):
-    """One connection to an LMTP server; a `Source`. Make it inside a running event loop."""
+    """A `Source` for an LMTP server. Create it in a running event loop."""
 
     def __init__(
         self,
@@ -44,7 +104,7 @@ class ConnectSource(Source):
         stay: bool = True,
         others: Literal["no", "if possible", "only"] = "no",
     ) -> None:
-        """Remember the server, None where it is `connect_to` later. Raises `UsageError`.
+        """Store the server; None if `connect_to` comes later. Raises `UsageError`.
 
         prompts: sent together at once. scores: texts that are scored at once. stay: whether `run` goes on after they
         have been answered. others: whether the streams of other clients are watched; `only`: there is nothing else to
@@ -59,7 +119,7 @@ class ConnectSource(Source):
         self._others = others
         self._numbers = itertools.count(1)
         self._watching = False
-        """Whether the server shows other clients."""
+        """True if the server shows other clients."""
         self.title = "demo"
         if endpoint is not None:
             self.title = f"connect {self.connect_to(endpoint).where}"
@@ -74,13 +134,13 @@ class ConnectSource(Source):
 
     @property
     def advice(self) -> str:
-        """How a stream of another client comes about."""
+        """Command that starts a stream from another terminal."""
         where = "" if self._requests is None else self._requests.where
         place = "" if where == _USUAL else f"-e {where} "
         return f'ask something in another terminal:  lmtool chat {place}"Hello there"' if self._watching else ""
 
     async def run(self, feed: Feed) -> None:
-        """Connect, send the prompts, feed what arrives. Raises `ConnectError` when the server is not there or goes.
+        """Connect, send the prompts, feed events. Raises `ConnectError` if the server is unreachable or lost.
 
         Raises `UsageError` where nothing else is to be seen than others, and the server does not show them.
         """

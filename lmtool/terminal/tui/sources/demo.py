@@ -1,4 +1,4 @@
-"""Four prompts that race each other on the embedded model: something to watch where there is no server."""
+"""The demo: four prompts that race on the embedded model, for use without a server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lmtool.core.interfaces import Sink, StreamHandle, TokenModel
     from lmtool.core.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, TokenOutput
     from lmtool.inference.text.tokenizer import TextTokenizer
+    from lmtool.terminal.tui.request_builder import TextToScore
     from lmtool.terminal.tui.sources.event_pipeline import Feed
-    from lmtool.terminal.tui.sources.requests import TextToScore
 
 PROMPTS = (
     "Tell me a story about a fox.",
@@ -31,23 +31,23 @@ PROMPTS = (
     "Tell me a story about a robot.",
 )
 SAMPLING = SamplingParams(max_tokens=PROMPT_MAX_TOKENS, temperature=0.9, top_logprobs=8, seed=1)
-"""Of typed prompts, where the command line says nothing else."""
+"""Default sampling of the demo's prompts."""
 
 PACE = 24.0
 """Tokens a second that a stream of the demo gets: as many as eyes can follow."""
 
 
 def racing(lines: Sequence[str] = PROMPTS, sampling: SamplingParams = SAMPLING) -> list[GenerateRequest]:
-    """The requests of a race: typed prompts, each with a seed of its own. Raises `UsageError`."""
+    """Requests for typed prompts, each with a different seed. Raises `UsageError`."""
     seeds = [None if sampling.seed is None else sampling.seed + lane for lane in range(len(lines))]
     return [parse_prompt(line, replace(sampling, seed=seed)) for line, seed in zip(lines, seeds, strict=True)]
 
 
 class DemoSource(ConnectSource):
-    """A server of its own, and prompts; a `Source`. Make it inside a running event loop."""
+    """A `Source` that starts a server and sends prompts. Create it in a running event loop."""
 
     reason = "no server answers at the default address"
-    """Why there is a server of its own."""
+    """Reason for starting a server."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class DemoSource(ConnectSource):
         self._stack = AsyncExitStack()
 
     async def run(self, feed: Feed) -> None:
-        """Load the model, let the prompts race, stay for further ones."""
+        """Load the model, send the prompts, wait for further ones."""
         if self._requests is None:
 
             def note(sentence: str) -> None:
@@ -110,15 +110,15 @@ async def demo_server(note: Callable[[str], None], pace: float | Callable[[], fl
     sockets = bind(listen)
 
     server = LmtpServer(Plugs(PacedModel(service.model, pace)))
-    carried = http_server(Starlette(routes=server.routes()), AccessPolicy(), ServerConfig())
+    http = http_server(Starlette(routes=server.routes()), AccessPolicy(), ServerConfig())
     serving: asyncio.Task[None] | None = None
     try:
         await service.ready(loading_notes(note))
-        serving = asyncio.create_task(carried.serve(sockets))
+        serving = asyncio.create_task(http.serve(sockets))
         yield url(listen, sockets)
     finally:
         await server.drain(0)
-        carried.should_exit = True
+        http.should_exit = True
         if serving is not None:
             await serving
         await service.close()
@@ -155,12 +155,12 @@ class PacedModel:
         return stream
 
     async def info(self, model: str | None = None) -> ModelInfo:
-        """What is served."""
+        """Description of a served model."""
         return await self._model.info(model)
 
 
 class _PacedStream:
-    """One stream: outputs are passed on at its pace, and the model waits meanwhile."""
+    """One stream: passes outputs on at its pace and pauses the model meanwhile."""
 
     def __init__(self, sink: Sink, interval: float) -> None:
         self._sink = sink

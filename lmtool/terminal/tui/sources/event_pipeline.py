@@ -1,4 +1,4 @@
-"""What events pass through between a wire and the inspector: secrets out, token ids explained, recorded on demand."""
+"""Pipeline between a wire and the inspector: redacts secrets, explains token ids, records on demand."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ Feed: TypeAlias = Callable[[Sequence[Event]], None]
 
 @dataclass(frozen=True, slots=True)
 class RecordingStatus:
-    """How far a recording is."""
+    """Progress of a recording."""
 
     path: Path
     events: int
     tokens: int
     size_bytes: int
-    """On the disk, the last tenth of a second left out."""
+    """Size on disk, without the last tenth of a second."""
     failed: str = ""
-    """Why it was given up, such as a full disk; empty while it goes on."""
+    """Reason that it failed, such as a full disk; empty while it runs."""
 
 
 class EventPipeline:
@@ -66,14 +66,14 @@ class EventPipeline:
         self._spell: TokenBytes | None = None
         self._explainer: VocabularyEvents | None = None
         self._recording_explainer: VocabularyEvents | None = None
-        """A recording that starts late explains what it names once more."""
+        """Explains ids again in a recording that starts late."""
         self._open: dict[int, Open] = {}
         self._zero = 0.0
-        """When the recording begins, by the clock."""
+        """Start of the recording by the clock, in seconds."""
         self._recording: Recording | None = None
         self._path = Path()
         self.model: dict[str, object] = {}
-        """What is known of the model, for the headers of recordings."""
+        """Facts of the model for the headers of recordings."""
 
     def clock(self) -> float:
         """Seconds since the beginning."""
@@ -105,7 +105,11 @@ class EventPipeline:
             self._also(connection, whole)
         some = (one if isinstance(one, Frame) else self._redaction.apply(one) for one in whole)
         clean = [event for event in some if event is not None]
-        self._track_connections(clean)
+        for event in clean:
+            if isinstance(event, Open):
+                self._open[event.connection] = event
+            elif isinstance(event, Close | Drop):
+                self._open.pop(event.connection, None)
         if self._recording is not None:
             self._record(clean)
         explained = _explained(self._explainer, clean)
@@ -120,16 +124,8 @@ class EventPipeline:
 
     # Recording.
 
-    def _track_connections(self, events: Iterable[Event]) -> None:
-        """Know which connections are open."""
-        for event in events:
-            if isinstance(event, Open):
-                self._open[event.connection] = event
-            elif isinstance(event, Close | Drop):
-                self._open.pop(event.connection, None)
-
     def _record(self, events: Iterable[Event]) -> None:
-        """Record events with what explains their ids, at times since the recording's own beginning."""
+        """Record events and the vocabulary of their ids, with times since the start of the recording."""
         assert self._recording is not None
         explained = _explained(self._recording_explainer, events)
         self._recording.record(0, [replace(event, time=max(0.0, event.time - self._zero)) for event in explained])
@@ -169,14 +165,14 @@ class EventPipeline:
         return self._status(recording)
 
     async def close(self) -> None:
-        """The same when all is over. Raises `ResourceError` where the recording was cut."""
+        """End the recording. Raises `ResourceError` if it was cut."""
         if (recording := self._recording) is not None:
             await self.stop_recording()
             recording.refuse_cut(self._path)
 
     @property
     def recording(self) -> RecordingStatus | None:
-        """How far the recording is; None where nothing is recorded."""
+        """Progress of the recording; None if nothing is recorded."""
         return None if self._recording is None else self._status(self._recording)
 
     def _status(self, recording: Recording) -> RecordingStatus:
@@ -195,7 +191,7 @@ def _opened(event: Open, zero: float) -> Open:
 
 
 def _explained(explainer: VocabularyEvents | None, events: Iterable[Event]) -> list[Event]:
-    """The events, each after what explains the ids that it is the first to name."""
+    """The events, each after the vocabulary of its new ids."""
     if explainer is None:
         return list(events)
     explained: list[Event] = []

@@ -73,12 +73,12 @@ class ProxySource(Source):
             self._requests = RequestSource(own, self._pipeline, self._proxy.number, find_tokenizer=find_tokenizer)
         self._http = HttpRequestSource(http or target, self._pipeline, self._proxy.number)
         self.url = ""
-        """Where clients connect, for people; set by the caller, who made the sockets."""
+        """Address for clients; set by the caller, who made the sockets."""
         self.title = f"proxy {short_place(self._sockets)}→{_short(target)}"
 
     @property
     def advice(self) -> str:
-        """Where clients find the proxy, and the variables by which SDKs do."""
+        """Address of the proxy for clients, and environment variables for SDKs."""
         if not self.url.startswith("http"):
             return f"point a client at {self.url}" if self.url else ""
         place = urlsplit(self.url)
@@ -87,7 +87,7 @@ class ProxySource(Source):
         return f"point a client at it: OPENAI_BASE_URL={base}  ANTHROPIC_BASE_URL={root}"
 
     async def run(self, feed: Feed) -> None:
-        """Accept connections and feed what goes over them, for ever. A note says when the server is away."""
+        """Accept connections and feed their events until cancelled. A note reports when the server is unreachable."""
         self._pipeline.feed_to(feed)
         await self._proxy.listen(self._sockets, self._tls)
         if self.url:
@@ -120,7 +120,7 @@ class ProxySource(Source):
 
 
 def short_place(sockets: Sequence[socket]) -> str:
-    """Where these sockets listen, as short as it can be: `:8080`, or the name of a Unix socket's file."""
+    """Short address of these sockets: `:8080`, or the name of a Unix socket's file."""
     names = dict.fromkeys(one.getsockname() for one in sockets)
     return ",".join(dict.fromkeys(Path(name).name if isinstance(name, str) else f":{name[1]}" for name in names))
 

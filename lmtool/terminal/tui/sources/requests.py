@@ -1,10 +1,10 @@
-"""Requests of the inspector's own, typed or built, on a connection of its own that is watched like any other."""
+"""The inspector's own LMTP requests, on a separate connection that is recorded like any other."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +18,7 @@ from lmtool.protocol.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.protocol.lmtp.remote_stream import RemoteStream
 from lmtool.settings.prompt_parameters import apart, split_prompt
 from lmtool.settings.score_input import windows, windows_sentence
-from lmtool.terminal.tui.continuation import Abilities
+from lmtool.terminal.tui.request_builder import Abilities, TextToScore
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.trace.recorder import TokenSpelling
 
@@ -28,35 +28,21 @@ if TYPE_CHECKING:
     from lmtool.core.types import Prompt, TokenOutput
     from lmtool.inference.text.tokenizer import TextTokenizer
     from lmtool.protocol.lmtp.endpoint import Endpoint
-    from lmtool.terminal.tui.continuation import Continuation
+    from lmtool.terminal.tui.request_builder import Continuation
     from lmtool.terminal.tui.sources.event_pipeline import EventPipeline
 
 AGENT = "lmtool inspect"
-"""What the inspector's own connections call themselves in a trace."""
+"""Agent of the inspector's own connections in a trace."""
 OPEN_LIMIT = 10.0
 """Seconds that a server has to take a connection."""
 _WATCHED, _LEAD = '"watch":', 64
-"""What stands at the beginning of a frame that tells of others; its events are shown in its place."""
+"""Mark near the beginning of WATCH frames, which are replaced by their events."""
 _ONLY_BEGINS = frozenset({"vllm"})
-"""Backends that begin streams and cannot go on with one, though the server in front of them knows how to ask."""
+"""Backends that cannot continue a stream, although their server offers the extension."""
 MOST_WINDOWS = 64
 """Windows of a text that is longer than the model's context: each is a stream."""
 TOP_LOGPROBS = 5
-"""Alternatives a token, where a typed line does not say; and beside each scored token."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextToScore:
-    """A text: known ids, and text between them that is still to be tokenized."""
-
-    prompt: Prompt
-    before: tuple[int, ...]
-    text: str
-    """Continues what is before it; empty where all ids are known."""
-    after: tuple[int, ...] = ()
-    whole: str = ""
-    """All of it as text: what is sent instead where the tokenizer is not here."""
-    model: str | None = None
+"""Default alternatives per token of typed prompts and scores."""
 
 
 def parse_prompt(line: str, defaults: SamplingParams | None = None) -> GenerateRequest:
@@ -80,7 +66,7 @@ def parse_score(line: str) -> TextToScore:
 
 
 class RequestSource:
-    """Sends requests; connects for the first one, and again after a loss: each connection has a number of its own."""
+    """Sends requests; connects for the first one, and again after a loss, with a new connection number."""
 
     def __init__(
         self,
@@ -114,7 +100,7 @@ class RequestSource:
         self._closed = False
         self._watchers: set[asyncio.Task[None]] = set()
         self.info: ModelInfo | None = None
-        """What is served; None until the server has answered."""
+        """The served model; None until the server has answered."""
         self._tokenizer: TextTokenizer | None = None
 
     @property
@@ -129,7 +115,7 @@ class RequestSource:
         return rest.removeprefix("127.0.0.1").removeprefix("localhost") if ":" in rest else rest
 
     async def connect(self) -> ClientConnection:
-        """The connection; where there is none a new one, with what is served. Raises `ConnectError`, `ServerError`."""
+        """The open connection, else a new one, after `info` is known. Raises `ConnectError`, `ServerError`."""
         async with self._connecting:
             if self._link is None or self._link.lost:
                 await self._open()
@@ -187,7 +173,7 @@ class RequestSource:
         return await self._submit(replace(request, prompt=await self._as_ids(request.prompt)))
 
     async def continue_stream(self, continuation: Continuation) -> str:
-        """Go on from a token of a stream, see `generate`. Raises `UsageError` where this server cannot."""
+        """Continue a stream from one of its tokens, see `generate`. Raises `UsageError` if this server cannot."""
         link, tokenizer = await self.connect(), await self._tokenizer_now()
         names = await link.extensions() or frozenset()
         able = Abilities(
@@ -203,7 +189,7 @@ class RequestSource:
         return await self._submit(request)
 
     async def score(self, text: TextToScore) -> str:
-        """The same for a text; its ids stay what they are, only what has none is tokenized."""
+        """Score a text, see `generate`; only text without ids is tokenized."""
         prompt, tokenizer = text.prompt, await self._tokenizer_now()
         scored: tuple[int, ...] | str = (*text.before, *text.after)
         if text.text and tokenizer is not None:
@@ -217,7 +203,7 @@ class RequestSource:
         return await self._submit(ScoreRequest(0, prompt, scored, text.model, top_logprobs=TOP_LOGPROBS))
 
     async def _score_ids(self, prompt: tuple[int, ...], scored: tuple[int, ...], model: str | None) -> str:
-        """A score in windows where it does not fit into the model's context; the label of the first one."""
+        """Score ids, in windows if they exceed the model's context; the label of the first stream."""
         context = None if self.info is None else self.info.context_length
         cut = [] if context is None else windows(len(prompt), len(scored), context)
         if context is not None and len(cut) > MOST_WINDOWS:
@@ -239,7 +225,7 @@ class RequestSource:
         return self._tokenizer
 
     async def _as_ids(self, prompt: Prompt) -> Prompt:
-        """A typed prompt as ids where the tokenizer is here, so that every stream can be continued at any token."""
+        """A typed prompt as ids if the tokenizer is available, so that streams can be continued at any token."""
         tokenizer = await self._tokenizer_now()
         if not isinstance(prompt, str):
             return prompt
@@ -273,7 +259,7 @@ class RequestSource:
             self._ended.set()
 
     def cancel(self, label: str) -> None:
-        """End a stream of this connection; harmless for any other."""
+        """Cancel a stream of this connection; no effect on others."""
         if handle := self._running.get(label):
             handle.cancel()
 

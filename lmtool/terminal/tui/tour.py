@@ -1,4 +1,4 @@
-"""The inspector with the tour above its panes: says what to do, sees that it was done, goes on."""
+"""The inspector with the tour above its panes: it says what to do, detects that it was done, and advances."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from lmtool.terminal.tui.app import InspectorApp
 from lmtool.terminal.tui.keymap import ACTIONS
 from lmtool.terminal.tui.runs import Run, fitted, length
 from lmtool.terminal.tui.screens.main import MainScreen
-from lmtool.terminal.tui.tour.sentences import key_of, words, wrapped
-from lmtool.terminal.tui.tour.steps import STEPS, THE_END
+from lmtool.terminal.tui.tour_steps import STEPS, THE_END, key_of, words, wrapped
 from lmtool.terminal.tui.widgets import LineBar
 
 if TYPE_CHECKING:
@@ -24,15 +23,14 @@ if TYPE_CHECKING:
     from lmtool.terminal.tui.options import InspectorOptions
     from lmtool.terminal.tui.runs import Line
     from lmtool.terminal.tui.sources.source import Source
-    from lmtool.terminal.tui.tour.progress import Progress
-    from lmtool.terminal.tui.tour.steps import Step
+    from lmtool.terminal.tui.tour_steps import Progress, Step
 
 LOOKS_EVERY = 0.1
-"""Seconds between two looks at whether a step is done."""
+"""Seconds between checks of the step."""
 SLIM, LOW = 70, 32
-"""Columns below which texts have a line more; rows below which the panes at the bottom make room."""
+"""Columns below which texts have one more line; rows below which the bottom panes are hidden."""
 _TEXT_LINES = {True: 3, False: 2}
-"""By whether the screen is slim."""
+"""Lines of text for slim and other screens."""
 
 
 def _skip(app: ActionContext) -> None:
@@ -51,31 +49,30 @@ _NO_MISTAKES = ("help", "palette", "pane_help", "quit", "clear", "theme", SKIP.i
 class TourApp(InspectorApp):
     """The inspector, and a step of the tour above its panes."""
 
-    CSS_PATH = ["../app.tcss", "tour.tcss"]  # type: ignore[assignment] # noqa: RUF012 - Textual takes several, as a list
     TITLE = "lmtool tour"
     HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (SLIM, "-wide")]  # noqa: RUF012 - no class variable in Textual
     actions: ClassVar[Sequence[Action[ActionContext]]] = (SKIP, *ACTIONS)
 
     def __init__(
         self,
-        lines: EventStore | TraceFile,
+        store: EventStore | TraceFile,
         source: Source | None,
         options: InspectorOptions,
         other: TraceFile | None = None,
         *,
         progress: Progress,
     ) -> None:
-        """Begin, or go on, where `progress` is; the rest: `InspectorApp`."""
+        """Begin or continue at `progress`; other arguments as for `InspectorApp`."""
         self.progress = progress
         self._is_performed = False
-        """Whether the tour has begun to do this step itself."""
+        """True if the tour has begun to perform this step itself."""
         self._is_covered = False
-        """Whether something is open over the panes."""
+        """True if a screen is open over the panes."""
         self._aside: object = None
         """The message that something else was done."""
         self._key = ""
         """The key that was pressed, while its action runs."""
-        super().__init__(lines, source, options, other)
+        super().__init__(store, source, options, other)
 
     def make_main(self) -> MainScreen:
         """The panes below the tour."""
@@ -87,13 +84,13 @@ class TourApp(InspectorApp):
         self.set_interval(LOOKS_EVERY, self.follow)
 
     def advice(self) -> str:
-        """The tour itself says how."""
+        """Empty: the tour itself gives instructions."""
         return ""
 
     # Steps.
 
     def follow(self) -> None:
-        """Go on as far as steps are done; no further once the app ends."""
+        """Advance past the steps that are done; stop once the app ends."""
         if self.top_screen is None:
             return
         while (step := self.progress.step) is not None:
@@ -125,7 +122,7 @@ class TourApp(InspectorApp):
         self.changed()
 
     def skip(self) -> None:
-        """To the next step; what later steps need of this one, the tour does."""
+        """Skip to the next step; the tour performs what later steps need."""
         self.progress.skip()
         self.follow()
 
@@ -142,7 +139,7 @@ class TourApp(InspectorApp):
         return is_known
 
     def do(self, action: Action[ActionContext]) -> None:
-        """Run an action; one that is not what the tour waits for is named, and what it waits for."""
+        """Run an action; if the tour waits for another one, name both."""
         step, message = self.progress.step, self.message
         super().do(action)
         self.follow()
@@ -160,7 +157,7 @@ class TourApp(InspectorApp):
     # The lines above the panes.
 
     def tour_lines(self, columns: int) -> list[Line]:
-        """The title, and what to do: always as many lines, so that nothing below moves."""
+        """Title and instructions, always of the same height, so that nothing below moves."""
         room, slim = columns - 2, columns < SLIM
         text = wrapped(words(self, self._text()), room)[: _TEXT_LINES[slim]]
         lines = [self._title(room, slim=slim), *text, *([] for _ in range(_TEXT_LINES[slim] - len(text)))]
@@ -206,11 +203,11 @@ class TourScreen(MainScreen):
         yield from super().compose()
 
     def lay_out(self) -> None:
-        """Where there is little room, the tour takes it from the panes that it does not need."""
+        """Hide the panes that the tour does not need on a small screen."""
         self.set_class(not self.single and self.size.height < LOW and self.pane < 3, "short")
         super().lay_out()
 
     def draw(self, *, figures: bool) -> None:
-        """Draw what has changed."""
+        """Draw the changes."""
         super().draw(figures=figures)
         self._steps.draw()
