@@ -1,29 +1,35 @@
-"""What the events of a trace mean: requests, and the outputs that answer them, stream by stream, in any protocol.
+"""Streams of a trace: requests and the outputs that answer them, in every protocol.
 
-The one place that folds answers into streams; counting, filtering, display and comparison read them here. It parses
-nothing: LMTP frames are read by `lmtp.frames`, bodies of HTTP answers by `providers`.
+The only place that assembles answers into streams; statistics, filters, views and comparison use it. It parses nothing:
+LMTP frames are read by `lmtp.frames`, HTTP answers by `providers`.
 """
 
 from __future__ import annotations
 
 import codecs
+import json
 from collections import defaultdict, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import structs
 
 from lmtool.protocol.lmtp import frames
-from lmtool.protocol.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_events import (
+    AnswerFailed,
+    ChoiceFinished,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    counted_tokens,
+)
 from lmtool.protocol.providers.answer_reader import AnswerReader, api_of
 from lmtool.protocol.providers.body_parts import form_of
 from lmtool.protocol.providers.server_sent_events import leads_data
-from lmtool.protocol.providers.unified import ATTEMPTS, MEMBER
-from lmtool.trace.chat_socket import ChatSocket, attempts_of, error_of, message_of
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Close, Done, Drop, Frame, Message, Piece, Request, Response, Vocab
+from lmtool.protocol.providers.unified import ATTEMPTS, MEMBER, attempts_line
+from lmtool.trace.codec import reference
+from lmtool.trace.events import Close, Done, Drop, Frame, JsonText, Message, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import RequestTable
-from lmtool.trace.http_outputs import HttpRequest
-from lmtool.trace.large_values import reference
 from lmtool.trace.session_actions import SessionActions
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
 
@@ -386,3 +392,130 @@ class StreamText:
             return piece
         data = piece.encode(errors="replace") if isinstance(piece, str) else piece or b""
         return self._decoder.decode(data, final=output.last)
+
+
+@dataclass(slots=True)
+class HttpRequest(Generic[S]):
+    """A request whose answer is not complete."""
+
+    started: RequestStarted
+    choices: dict[int, S] = field(default_factory=dict)
+    """Streams by number of the choice; empty for a request that generates nothing."""
+    reader: AnswerReader | None = None
+    http_error: str = ""
+    """Status of a response that is an error."""
+    choices_with_tokens: set[int] = field(default_factory=set)
+    """Choices whose tokens came with logprobs: further text of theirs is text of these tokens."""
+    tools: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Names of the tools that are called, by choice and number of the call."""
+    calls_with_tokens: set[tuple[int, int]] = field(default_factory=set)
+    """Calls whose tokens came with logprobs."""
+    without_text: bool = False
+    """Whether the tokens that came last were named without a text: of a call, whose delta follows."""
+
+    def text_outputs(self, time: float, stream: S, event: TextDelta) -> list[OutputEvent]:
+        """The tokens that text brings, or the text as a piece."""
+        is_piece = not event.tokens
+        self.without_text = not event.text
+        return [
+            OutputEvent(
+                time,
+                stream,
+                text=token.piece,
+                logprob=token.logprob,
+                is_piece=is_piece,
+                is_thought=event.kind == "reasoning",
+                top=None if is_piece else token,
+            )
+            for token in counted_tokens(event, self.choices_with_tokens)
+        ]
+
+    def add_call(self, time: float, stream: S, event: ToolCallDelta, outputs: list[StreamEvent]) -> None:
+        """Add what a delta of a call brings to the outputs of its chunk: the tool's name, then its arguments.
+
+        Tokens without text that the same chunk names are this call's own; then its text is theirs.
+        """
+        key = (event.choice, event.index)
+        tool = self.tools[key] = event.name or self.tools.get(key, "")
+        for place, output in enumerate(outputs):
+            if isinstance(output, OutputEvent) and output.stream is stream and self._is_of_call(output):
+                outputs[place] = structs.replace(output, call=event.index, tool=tool)
+                self.calls_with_tokens.add(key)
+        if key in self.calls_with_tokens:
+            return
+        texts = ((event.name or "", True), (event.arguments, False))
+        outputs += [
+            OutputEvent(time, stream, text=text, is_piece=True, call=event.index, tool=tool, is_tool_name=is_name)
+            for text, is_name in texts
+            if text
+        ]
+
+    def _is_of_call(self, output: OutputEvent) -> bool:
+        """Whether an output of the chunk at hand is a token of the call that the chunk brings."""
+        return self.without_text and bool(output.top) and not output.is_thought and output.call is None
+
+
+R = TypeVar("R")
+
+
+def message_of(event: Frame) -> Mapping[str, object]:
+    """The JSON object with an id that a frame is: no frame of LMTP is one. Otherwise empty."""
+    text = event.content
+    if not isinstance(text, str | bytes) or text[:1] not in ("{", b"{"):
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) and isinstance(value.get("id"), str) else {}
+
+
+def error_of(message: Mapping[str, object]) -> str | None:
+    """Why a stream failed; None for any other message."""
+    error = message.get("error")
+    return str(error.get("message") or "the stream failed") if isinstance(error, dict) else None
+
+
+def attempts_of(message: Mapping[str, object]) -> str:
+    """What was called for a stream, as the last message says it, in the form of `x-lmtool-attempts`; else nothing."""
+    content = message.get("error" if "error" in message else "chunk")
+    return attempts_line(content.get("attempts")) if isinstance(content, dict) else ""
+
+
+@dataclass(slots=True)
+class ChatSocket(Generic[R]):
+    """The requests of one connection that have no whole answer yet."""
+
+    _requests: dict[str, list[R]] = field(default_factory=dict)
+    """By id. A second one of an id whose stream runs is refused, and waits for that."""
+
+    def started(self, event: Frame, message: Mapping[str, object]) -> RequestStarted:
+        """The request that a client's frame is. Or, of a server's, the one that it answers and the trace lacks."""
+        asked = event.direction == ">"
+        label, payload = f"{event.connection}/{_id(message)}", message if asked else {}
+        return RequestStarted(event.time, event.connection, label, "chatStream", payload, "unified", has_request=asked)
+
+    def add(self, message: Mapping[str, object], request: R) -> None:
+        """Remember a request until its answer is whole."""
+        self._requests.setdefault(_id(message), []).append(request)
+
+    def owner(self, message: Mapping[str, object]) -> R | None:
+        """The request that a server's message belongs to."""
+        waiting = self._requests.get(_id(message))
+        return None if not waiting else waiting[-1 if "error" in message else 0]
+
+    def remove(self, message: Mapping[str, object], request: R) -> None:
+        """Forget a request: this message was its last."""
+        waiting = self._requests[_id(message)]
+        waiting.remove(request)
+        if not waiting:
+            del self._requests[_id(message)]
+
+    def requests(self) -> Iterator[R]:
+        """All that are open."""
+        for waiting in self._requests.values():
+            yield from waiting
+
+
+def _id(message: Mapping[str, object]) -> str:
+    return str(message["id"])

@@ -1,21 +1,24 @@
-"""Lines of a trace to events and back (FORMAT.md)."""
+"""The trace file format (FORMAT.md): header, lines to events and back, and large values kept once as blobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+import hashlib
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from lmtool.trace.content import STYLES, Content, JsonText, style_named, write_json
 from lmtool.trace.events import (
+    STYLES,
     Blob,
     Close,
+    Content,
     Done,
     Drop,
     End,
     Event,
     Frame,
+    JsonText,
     Message,
     Open,
     Other,
@@ -26,13 +29,103 @@ from lmtool.trace.events import (
     Stat,
     Turn,
     Vocab,
+    style_named,
+    write_json,
 )
-from lmtool.trace.header import Header, HeaderError, from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from lmtool.trace.content import Style
+    from lmtool.trace.events import Style
+
+VERSION = 1
+"""Of the format; readers refuse any other."""
+
+Times: TypeAlias = Literal["measured", "numbered"]
+
+
+class HeaderError(ValueError):
+    """The first line is no header of this format; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a trace says of itself (FORMAT.md, "Header"). Every field may be missing."""
+
+    created: str | None = None
+    """UTC, such as `2026-11-20T22:00:00Z`."""
+    by: str | None = None
+    """The program that wrote the file."""
+    at: str | None = None
+    """Where it listened: `proxy`, `server` or `client`."""
+    title: str | None = None
+    transport: Mapping[str, object] = field(default_factory=dict)
+    """`kind` (`websocket`, `http`, `stdio`), `path`, `max_frame` in bytes."""
+    model: Mapping[str, object] = field(default_factory=dict)
+    """`name`, `vocab_size`, `eos`, `tokenizer`."""
+    run: Mapping[str, object] = field(default_factory=dict)
+    """`device`, `dtype`, `seed`."""
+    json: Style = "py"
+    """The style of parsed content that does not name its own."""
+    times: Times = "measured"
+    """`numbered`: times are event numbers / 1000 and mean nothing."""
+    redacted: tuple[str, ...] = ()
+    """What was left out: `headers`, `prompt`, `text`."""
+    verify: Mapping[str, object] = field(default_factory=dict)
+    """How to compare: `level`, `tol_logprob`, ..."""
+    covers: tuple[str, ...] = ()
+    """Ids of the rules that this trace shows."""
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Members that this version does not know; kept."""
+
+
+_KNOWN = {f.name for f in fields(Header)} - {"extra"}
+_EMPTY = Header()
+
+
+def to_json(header: Header) -> dict[str, object]:
+    """The header as the object to write; what is empty is left out, the style never is."""
+    value: dict[str, object] = {"lmtp_trace": VERSION}
+    for f in fields(Header):
+        if f.name == "json" or (f.name != "extra" and getattr(header, f.name) != getattr(_EMPTY, f.name)):
+            value[f.name] = getattr(header, f.name)
+    return {**value, **header.extra}
+
+
+def from_json(value: object) -> Header:
+    """The header of what the first line holds. Raises `HeaderError`."""
+    if not isinstance(value, dict) or "lmtp_trace" not in value:
+        raise HeaderError('the first line is not a trace header ({"lmtp_trace": 1, ...})')
+    version = value["lmtp_trace"]
+    if type(version) is not int:
+        raise HeaderError(f"lmtp_trace is {version!r}; expected the version as an integer")
+    if version != VERSION:
+        raise HeaderError(f"the trace is of version {version}; this lmtool reads version {VERSION}")
+    known = {name: _checked(name, member) for name, member in value.items() if name in _KNOWN and member is not None}
+    extra = {name: member for name, member in value.items() if name not in _KNOWN and name != "lmtp_trace"}
+    return Header(**known, extra=extra)  # type: ignore[arg-type] # each member was checked against its field
+
+
+def _checked(name: str, member: object) -> object:
+    if name in ("transport", "model", "run", "verify"):
+        return _expect(name, member, isinstance(member, dict), "an object")
+    if name in ("redacted", "covers"):
+        strings = isinstance(member, list) and all(isinstance(one, str) for one in member)
+        _expect(name, member, strings, "a list of strings")
+        return tuple(member) if isinstance(member, list) else ()
+    if name == "json":
+        return _expect(name, member, style_named(member) is not None, f"one of {', '.join(STYLES)}")
+    if name == "times":
+        return _expect(name, member, member in ("measured", "numbered"), "measured or numbered")
+    return _expect(name, member, isinstance(member, str), "a string")
+
+
+def _expect(name: str, member: object, holds: bool, expected: str) -> object:
+    if not holds:
+        shown = repr(member)
+        raise HeaderError(f"{name} is {shown[:60]}; expected {expected}")
+    return member
+
 
 T = TypeVar("T")
 _ENCODER = msgspec.json.Encoder()
@@ -309,3 +402,94 @@ def _reason(error: Exception) -> str:
 def _shown(value: object) -> str:
     text = "nothing" if value is None else ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+LARGE = 8192
+"""Characters of JSON above which a member of a payload becomes a blob."""
+
+
+class LargeValues:
+    """Takes large values out of events, each of them once a trace."""
+
+    def __init__(self) -> None:
+        self._written: set[str] = set()
+
+    def take_out(self, event: Event) -> Iterator[Event]:
+        """The event with references in place of large values; before it, the blobs it is the first to refer to.
+
+        Looks at the members of a payload and, where that is a list, of its entries.
+        """
+        content = _json_of(event)
+        if content is None:
+            yield event
+            return
+        large: dict[str, object] = {}
+        light = _with_members(content, lambda member: _replaced(member, content, large))
+        for sha256, value in large.items():
+            if sha256 not in self._written:
+                self._written.add(sha256)
+                yield Blob(event.time, 0, sha256, value)
+        yield _with_content(event, light)
+
+
+def put_back(event: Event, value_of: Callable[[str], object]) -> Event:
+    """The event as it was sent: each reference becomes the value that `value_of` gives for its hash."""
+    content = _json_of(event)
+    if content is None:
+        return event
+    return _with_content(event, _with_members(content, lambda one: value_of(sha) if (sha := reference(one)) else one))
+
+
+def reference(value: object) -> str | None:
+    """The hash that a reference names; None for any other value."""
+    sha256 = value.get("$blob") if isinstance(value, dict) and len(value) == 1 else None
+    return sha256 if isinstance(sha256, str) else None
+
+
+def references(event: Event) -> list[str]:
+    """The hashes that an event's content refers to."""
+    return [sha for member in _members(event) if (sha := reference(member))]
+
+
+def may_be_large(event: Event) -> bool:
+    """Whether an event may hold large values, judged without writing it again."""
+    # The shortest element takes three characters in a list ("1, "), seven in an object.
+    return any(len(one) > LARGE // 64 for one in _members(event) if isinstance(one, dict | list | str))
+
+
+def _json_of(event: Event) -> JsonText | None:
+    content = event.content if isinstance(event, Frame) else event.body if isinstance(event, Request) else None
+    return content if isinstance(content, JsonText) else None
+
+
+def _with_content(event: Event, content: JsonText) -> Event:
+    return replace(event, content=content) if isinstance(event, Frame) else replace(event, body=content)  # type: ignore[arg-type] # a Request
+
+
+def _members(event: Event) -> list[object]:
+    content = _json_of(event)
+    if content is None:
+        return []
+    entries = content.value if isinstance(content.value, list) else [content.value]
+    return [member for entry in entries if isinstance(entry, dict) for member in entry.values()]
+
+
+def _with_members(content: JsonText, change: Callable[[object], object]) -> JsonText:
+    """The content with each member of its payload, or of its payload's entries, changed."""
+
+    def changed(entry: object) -> object:
+        return {name: change(member) for name, member in entry.items()} if isinstance(entry, dict) else entry
+
+    value = content.value
+    return replace(content, value=[changed(entry) for entry in value] if isinstance(value, list) else changed(value))
+
+
+def _replaced(member: object, content: JsonText, large: dict[str, object]) -> object:
+    """A reference for a large member, which is added to `large` by its hash; any other member."""
+    if isinstance(member, dict | list | str):
+        text = write_json(member, content.style)
+        if len(text) > LARGE:
+            sha256 = hashlib.sha256(text.encode()).hexdigest()
+            large[sha256] = member
+            return {"$blob": sha256}
+    return member

@@ -1,4 +1,4 @@
-"""What goes over one connection, as events: bytes or frames of both directions in, requests, responses, frames out."""
+"""Events of one recorded connection: takes bytes, HTTP parts or frames of both directions, gives trace events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,30 @@ from lmtool.core.errors import LmtoolError
 from lmtool.net.access.credentials import LEFT_OUT, secrets_in, secrets_of, without_credentials, without_query_keys
 from lmtool.protocol.providers.answer_reader import parts_of
 from lmtool.protocol.providers.body_parts import form_of
-from lmtool.trace.content import JsonText, parse_body, parse_frame, parse_sse_event
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Message, Open, Piece, Remark, Request, Response
+from lmtool.trace.events import (
+    Close,
+    Done,
+    Drop,
+    Event,
+    Frame,
+    JsonText,
+    Message,
+    Open,
+    Piece,
+    Remark,
+    Request,
+    Response,
+    parse_body,
+    parse_frame,
+    parse_sse_event,
+)
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque, is_session, is_websocket_handshake
 from lmtool.trace.websocket_stream import CloseFrame, TooLarge, Unreadable, WebSocketStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from lmtool.trace.content import Style
-    from lmtool.trace.events import Direction
+    from lmtool.trace.events import Direction, Style
     from lmtool.trace.http_stream import Part
 
 LARGEST_PIECE = 2**20

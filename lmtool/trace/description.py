@@ -1,4 +1,4 @@
-"""One event as text: a line for people, and objects for programs."""
+"""Trace events as text: one line for people, JSON objects for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from lmtool.core.logprobs.distribution import probability
 from lmtool.core.logprobs.numbers import format_probability
 from lmtool.trace.codec import facts_of, kind_of
-from lmtool.trace.content import JsonText
 from lmtool.trace.events import (
     Blob,
     Close,
@@ -19,6 +18,7 @@ from lmtool.trace.events import (
     Drop,
     End,
     Frame,
+    JsonText,
     Message,
     Open,
     Other,

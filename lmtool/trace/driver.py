@@ -1,4 +1,4 @@
-"""The client of a recording: sends to a real server what was recorded, each request after what had caused it."""
+"""Replay client: sends recorded requests to a real server, each once the recorded answers before it have arrived."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from lmtool.net.websocket_closing import cut_reason
 from lmtool.protocol.lmtp import frames
 from lmtool.protocol.lmtp.transport import dial
 from lmtool.trace.connection_tap import ConnectionTap, session_message
-from lmtool.trace.content import parse_frame
-from lmtool.trace.events import Close, Done, Drop, Frame, Message, Open, Piece, Remark, Request
+from lmtool.trace.events import Close, Done, Drop, Frame, Message, Open, Piece, Remark, Request, parse_frame
 from lmtool.trace.proxy import CONNECT_LIMIT
 
 if TYPE_CHECKING:

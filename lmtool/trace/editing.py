@@ -1,4 +1,4 @@
-"""New traces out of old ones: a part of one, several as one."""
+"""Cut, merge and redact traces."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from lmtool.trace.codec import read_event, write_event
+from lmtool.trace.codec import LargeValues, read_event, references, write_event
 from lmtool.trace.events import Blob, Close, Drop, End, Open, Vocab, token_entries
-from lmtool.trace.large_values import LargeValues, references
 from lmtool.trace.redaction import entry_token_ids, without_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
     from lmtool.trace.redaction import Redaction
 

@@ -1,29 +1,73 @@
-"""A trace as requests, each with everything that was answered to it and when; which request an entry answers."""
+"""Recorded exchanges: each request of a trace with its replies and their times, and which request a reply answers."""
 
 from __future__ import annotations
 
 import json
+import marshal
+import zlib
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from io import BytesIO
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from lmtool.core.errors import ResourceError
 from lmtool.protocol.lmtp import frames
-from lmtool.trace.content import JsonText, write_json
-from lmtool.trace.events import Close, Done, Frame, Message, Piece, Request, Response, Vocab
-from lmtool.trace.packed import PackedList
+from lmtool.trace.events import Close, Done, Frame, JsonText, Message, Piece, Request, Response, Vocab, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lmtool.protocol.lmtp.frames import Entry, Key
-    from lmtool.trace.content import Style
-    from lmtool.trace.events import Event
+    from lmtool.trace.events import Event, Style
     from lmtool.trace.sessions import SessionAction
 
-
 T = TypeVar("T")
+
+_BLOCK = 2**13
+"""Bytes that are compressed together. Fields repeat from record to record, so little is left of them."""
+
+
+class PackedList(Generic[T]):
+    """Records in order, each unpacked anew when it is read; one after the other, not at random."""
+
+    __slots__ = ("_blocks", "_count", "_latest", "_make")
+
+    def __init__(self, make: Callable[..., T]) -> None:
+        """make: the record of its fields."""
+        self._make = make
+        self._blocks: list[bytes] = []
+        self._latest = bytearray()
+        self._count = 0
+
+    def append(self, *fields: Any) -> None:  # noqa: ANN401 - what `marshal` takes
+        """Add a record of these fields: JSON values, bytes, and tuples of them."""
+        self._latest += marshal.dumps(fields)
+        self._count += 1
+        if len(self._latest) >= _BLOCK:
+            self._blocks.append(zlib.compress(self._latest, 1))
+            self._latest = bytearray()
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        """Unpack each record."""
+        for block in (*self._blocks, None):
+            data = self._latest if block is None else zlib.decompress(block)
+            file = BytesIO(data)
+            while file.tell() < len(data):
+                yield self._make(*marshal.load(file))  # noqa: S302 - of `append`, never from outside
+
+    def __getitem__(self, place: int) -> T:
+        """Unpack one record, from 0; as slow as reading all before it. Raises `IndexError`."""
+        for record in islice(self, place, None):
+            return record
+        raise IndexError(place)
+
+
 _START_STREAMS = ("GENERATE", "SCORE")
 ENDED_KEPT = 1000
 """Streams of a connection that are remembered after their end; an answer for an older one counts as unannounced."""

@@ -1,4 +1,4 @@
-"""Which streams and tokens to show: `sid:3 p<.1 | err "text" !/re/`, parsed once, evaluated for every token."""
+"""Filter expressions for streams and tokens, such as `sid:3 p<.1 | err "text" !/re/`; parsed once, tested per token."""
 
 from __future__ import annotations
 

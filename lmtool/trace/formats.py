@@ -1,4 +1,4 @@
-"""Other formats: traces as terminal recordings, tables, documents, wire logs, browser archives; wire logs read."""
+"""Traces as asciicast, CSV, HAR, wire log and Markdown; wire logs as traces."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ from lmtool.core.logprobs.heat import THOUGHT_INK
 from lmtool.settings.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.codec import kind_of
-from lmtool.trace.content import parse_frame
-from lmtool.trace.events import Close, Drop, Frame, Message, Open, Piece, Request, Response
+from lmtool.trace.events import Close, Drop, Frame, Message, Open, Piece, Request, Response, parse_frame
 from lmtool.trace.exchanges import Collector, HttpExchange
-from lmtool.trace.prompt_parts import prompt_text
-from lmtool.trace.stream_events import PROMPT_MEMBERS, RequestStarted, Stream, new_stream, stream_of
+from lmtool.trace.stream_events import PROMPT_MEMBERS, RequestStarted, Stream, new_stream, prompt_text, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from lmtool.trace.content import Style
-    from lmtool.trace.events import Direction, Event
-    from lmtool.trace.header import Header
+    from lmtool.trace.codec import Header
+    from lmtool.trace.events import Direction, Event, Style
 
 _COMMAND = re.compile(r"(GENERATE|SCORE|MODEL_INFO|MODELS|BUFFER|WATCH|CANCEL|TOKEN|MSG) \S")
 _FROM_SERVER = ("TOKEN", "MSG")

@@ -1,4 +1,4 @@
-"""HTTP/1.1 sockets and admission (`lmtool.net.access`) of the proxy and the mock server."""
+"""HTTP/1.1 connections of the proxy and the mock server: admission, request limits per key, refusals."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ import contextlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from lmtool.net.access.policy import Refusal, answer_headers, find_refusal, preflight_headers
+from lmtool.core.errors import RateLimitError, UnknownModelError
+from lmtool.net.access.caller import current_caller
+from lmtool.net.access.forwarding import ConflictingAddressesError, client_address
+from lmtool.net.access.policy import Refusal, answer_headers, find_refusal, is_open, is_preflight, preflight_headers
 from lmtool.net.access.stall import ArrivalTimer
 from lmtool.protocol.http.errors import ApiError, answer_of, refused
+from lmtool.protocol.providers.answer_events import TokenUsage
+from lmtool.protocol.providers.answer_reader import AnswerReader, api_of
+from lmtool.protocol.providers.body_parts import form_of
 from lmtool.trace.http_stream import has_no_body, is_unambiguous, is_websocket_handshake
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from socket import socket
     from ssl import SSLContext
 
+    from lmtool.net.access.caller import Caller, StreamUse
     from lmtool.net.access.policy import AccessPolicy
+    from lmtool.protocol.lmtp.frames import Entry
+    from lmtool.trace.exchanges import HttpExchange
     from lmtool.trace.http_stream import Head
 
 CHUNK = 2**16
@@ -131,3 +140,87 @@ async def last_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 def _head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers), "", ""]
     return "\r\n".join(lines).encode("latin-1", "replace")
+
+
+CONFLICTING = Refusal("invalid_headers", "Forwarded and X-Forwarded-For name different clients", "send neither")
+
+
+class Admission:
+    """One connection's requests, each counted from `begin` to `end` against the limits of its key and address."""
+
+    def __init__(self, policy: AccessPolicy, writer: asyncio.StreamWriter) -> None:
+        """writer: of the connection, whose other end is the client or a proxy."""
+        name = writer.get_extra_info("peername")
+        self._policy = policy
+        self._peer: str | None = name[0] if isinstance(name, tuple) else None
+        self._open = contextlib.ExitStack()
+        self.caller: Caller | None = None
+        """Who sends the request at hand; None where nothing is counted."""
+
+    def begin(self, head: Head) -> Refusal | None:
+        """Count a request whose key is right, a handshake for as long as its WebSocket; why it is refused, or None."""
+        method, path = head.start[0], head.start[1].partition("?")[0]
+        callers = self._policy.callers
+        try:
+            address = self.address(head)
+            if callers is None or is_open(method, path) or is_preflight(method, head.headers):
+                return None
+            self.caller = callers.showing(head.headers, address)
+            if self.caller is not None:
+                self._open.enter_context(self.caller.connected(as_request=not is_websocket_handshake(head)))
+        except ConflictingAddressesError:
+            return CONFLICTING
+        except RateLimitError as error:
+            return Refusal.of_limit(error)
+        return None
+
+    def address(self, head: Head) -> str | None:
+        """Where a request comes from; None for a Unix socket. Raises `ConflictingAddressesError`."""
+        return client_address(self._policy.proxies, self._peer, head.headers)
+
+    def end(self) -> None:
+        """The requests that were begun are answered; harmless where none was."""
+        self._open.close()
+        self.caller = None
+
+    @contextlib.contextmanager
+    def as_current(self) -> Iterator[None]:
+        """Let what is called find the caller, as behind the door of a server of ours."""
+        token = current_caller.set(self.caller)
+        try:
+            yield
+        finally:
+            current_caller.reset(token)
+
+
+def check_model(caller: Caller, payload: Mapping[str, object]) -> None:
+    """Raise `UnknownModelError` for a model that the key may not use, `AccessDeniedError` for a withdrawn key."""
+    key, name = caller.key, payload.get("model")
+    if isinstance(name, str) and not key.allows_name(name):
+        raise UnknownModelError(f"model {name!r:.200} is not served here")
+
+
+def count_entries(use: StreamUse, entries: Iterable[Entry]) -> None:
+    """Count the tokens of LMTP entries of one stream."""
+    for entry in entries:
+        if "token" in entry:
+            use.count(0, 1)
+            use.begin()
+
+
+def count_answer(use: StreamUse, exchange: HttpExchange) -> None:
+    """Count the tokens that a recorded answer tells."""
+    response = exchange.response
+    api = api_of(exchange.request.method, exchange.request.path)
+    if response is None or api is None:
+        return
+    reader = AnswerReader(api, form_of(response.headers.get("content-type", "")))
+    events = [event for part in exchange.parts for event in reader.feed(part.data)] + reader.end()
+    usage = [event for event in events if isinstance(event, TokenUsage)]
+    if usage:
+        use.count(usage[-1].prompt_tokens or 0, usage[-1].completion_tokens or 0)
+
+
+async def until(time: float) -> None:
+    """Wait until this time of the event loop's clock; if it is past, let other tasks run once."""
+    await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))

@@ -1,4 +1,4 @@
-"""One direction of an HTTP/1.1 connection, split into heads and bodies without holding a body back (RFC 9112)."""
+"""HTTP/1.1 parser for one direction of a connection (RFC 9112); keeps the exact bytes and buffers only heads."""
 
 from __future__ import annotations
 

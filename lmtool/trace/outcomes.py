@@ -1,4 +1,4 @@
-"""Outcomes of checks, for `trace verify` and `conformance` alike: verdicts, known failures, reports."""
+"""Check outcomes of `trace verify` and `conformance`: verdicts, known failures, reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy that records: it stands between any client and its server and passes everything on, unchanged, first."""
+"""Recording proxy: forwards each byte between clients and a server unchanged, then records it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from lmtool.net.access.forwarding import ConflictingAddressesError
 from lmtool.net.access.outgoing import authorization, unreadable
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.net.unix_sockets import HOST, PREFIX, unix_path
-from lmtool.trace.admission import CONFLICTING, Admission
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_server import (
     CHUNK,
+    CONFLICTING,
     UNREADABLE,
+    Admission,
     ConnectionServer,
     arriving,
     last_answer,

@@ -53,8 +53,7 @@ class LmtpMock:
     """A mock server in a thread of its own: answers as recorded, as fast as it can."""
 
     def __init__(self, recorded: list[RecordedRequest], match: MatchMode, on_miss: OnMiss, *, once: bool) -> None:
-        from lmtool.trace.matching import Matcher
-        from lmtool.trace.pace import Pace
+        from lmtool.trace.matching import Matcher, Pace
         from lmtool.trace.player import Player
 
         self.warnings: list[str] = []

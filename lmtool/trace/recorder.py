@@ -1,21 +1,33 @@
-"""What becomes of events while they are recorded: redacted, token ids explained, large values kept once, written."""
+"""Record events into trace files while a program runs: redact, explain token ids, store large values once, flush."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import secrets
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from lmtool.trace.content import JsonText, decoded
-from lmtool.trace.events import Frame, Message, Request, Vocab, token_entries
-from lmtool.trace.large_values import LargeValues, may_be_large
+from lmtool import __version__
+from lmtool.core.errors import FileError, ResourceError
+from lmtool.trace.codec import LargeValues, may_be_large
+from lmtool.trace.events import Close, Drop, Frame, JsonText, Message, Remark, Request, Vocab, decoded, token_entries
 from lmtool.trace.redaction import Redaction, entry_token_ids, likely_keys
+from lmtool.trace.server_tap import ServerTap
+from lmtool.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
+    from lmtool.settings.terminal import Output
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
-    from lmtool.trace.writer import TraceWriter
+    from lmtool.trace.redaction import RedactedPart
 
 MAX_WAITING = 2**28
 """Characters that may wait for the disk."""
@@ -151,3 +163,241 @@ class Recorder:
     def counts(self) -> tuple[int, int]:
         """Events and tokens so far."""
         return self._writer.events, self._writer.tokens
+
+
+FLUSH_EVERY = 0.05
+"""Seconds; what is older than twice this is not lost when the process is killed."""
+
+
+class Recording:
+    """Records events of any number of connections, into one trace or one for each connection.
+
+    Never stands in the way of what it records: when writing fails, it says so once and stops.
+    """
+
+    def __init__(
+        self, start: Callable[[int], Recorder], warn: Callable[[str], None], clock: Callable[[], float], *, split: bool
+    ) -> None:
+        """Make a recording. Call from its event loop.
+
+        start: begins the trace of a connection; split: of each one, otherwise of number 0 at once and for all. clock:
+        seconds since the recording began. Raises what `start` raises.
+        """
+        self._start = start
+        self._warn = warn
+        self._clock = clock
+        self._split = split
+        self._recorders: dict[int, Recorder] = {} if split else {0: start(0)}
+        self._to_close: dict[int, Recorder] = {}
+        """Of connections that have ended, to be closed."""
+        self._closed_connections: set[int] = set()
+        self._counts = (0, 0, 0)
+        """Of traces that are closed: how many, their events and tokens."""
+        self._suspects: Counter[str] = Counter()
+        self._token_bytes: TokenBytes | None = None
+        """What explains ids of recorders to come, where that was not known at first."""
+        self._stopping = asyncio.Event()
+        self._task = asyncio.create_task(self._flush_often())
+        self.failed = ""
+        """Why recording stopped; empty while it goes on."""
+
+    def record(self, number: int, events: Iterable[Event]) -> None:
+        """Record the events of a connection; they come in order of time."""
+        for event in events:  # to the end: whoever follows the connection must see what goes by
+            if not self.failed and number not in self._closed_connections:
+                self._record(number if self._split else 0, event)
+            if self._split and isinstance(event, Close | Drop) and number in self._recorders:
+                self._closed_connections.add(number)
+                self._to_close[number] = self._recorders.pop(number)
+
+    def _record(self, key: int, event: Event) -> None:
+        if key not in self._recorders and not self._begin(key):
+            return
+        try:
+            self._recorders[key].record((event,))
+        except Exception as bug:  # noqa: BLE001 - a mistake of ours must not cut the connection that is recorded
+            self._stop(f"lmtool failed ({type(bug).__name__}: {bug}), this is a bug")
+
+    def _begin(self, key: int) -> bool:
+        try:
+            self._recorders[key] = recorder = self._start(key)
+        except FileError as error:
+            self._stop(error.message)
+        else:
+            if self._token_bytes is not None:
+                recorder.explain_by(self._token_bytes)
+        return not self.failed
+
+    def explain_by(self, token_bytes: TokenBytes) -> None:
+        """Explain token ids of events to come, now that the model's tokenizer is known."""
+        self._token_bytes = token_bytes
+        for recorder in self._recorders.values():
+            recorder.explain_by(token_bytes)
+
+    async def _flush_often(self) -> None:
+        while not self._stopping.is_set() and not self.failed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), FLUSH_EVERY)
+            for recorder in list(self._recorders.values()):
+                await self._try(recorder.flush)
+                if recorder.overrun:
+                    self._stop("the disk is too slow for what is recorded")
+            await self._close_all(self._to_close)
+
+    async def _close_all(self, recorders: dict[int, Recorder]) -> None:
+        """Write the end records; what is open for each connection does not grow with the number there ever were."""
+        while recorders:
+            number, recorder = next(iter(recorders.items()))
+            await self._try(partial(recorder.close, self._clock()))
+            recorder.abandon()
+            del recorders[number]
+            traces, events, tokens = self._counts
+            self._counts = traces + 1, events + recorder.counts[0], tokens + recorder.counts[1]
+            self._suspects.update(recorder.suspects)
+
+    async def _try(self, action: Callable[[], None]) -> None:
+        if self.failed:
+            return
+        try:
+            await asyncio.to_thread(action)
+        except OSError as error:
+            self._stop(error.strerror or str(error))
+
+    def _stop(self, reason: str) -> None:
+        if not self.failed:
+            self.failed = reason
+            self._warn(f"RECORDING STOPPED: {reason}. Everything is still passed on; what was written can be read.")
+
+    async def close(self) -> None:
+        """Write what is left and the end records; a trace in which nothing happened leaves no file."""
+        self._stopping.set()
+        await self._task
+        await self._close_all(self._to_close)
+        await self._close_all(self._recorders)
+
+    def refuse_cut(self, path: str | Path) -> None:
+        """Raise `ResourceError` where the recording was stopped. path: where it is."""
+        if self.failed:
+            raise ResourceError(f"the recording {path} is cut: {self.failed}", "what was written can be read")
+
+    def close_at_once(self) -> None:
+        """The same for a process that is about to end, which a full disk does not keep from it."""
+        while self._recorders:
+            with contextlib.suppress(OSError):
+                self._recorders.popitem()[1].close(self._clock())
+
+    async def flush(self) -> None:
+        """Hand what was recorded so far to the operating system."""
+        for recorder in list(self._recorders.values()):
+            await self._try(recorder.flush)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Traces, events and tokens so far."""
+        counts = [recorder.counts for recorder in (*self._to_close.values(), *self._recorders.values())]
+        traces, events, tokens = self._counts
+        return traces + len(counts), events + sum(count for count, _ in counts), tokens + sum(n for _, n in counts)
+
+    @property
+    def suspects(self) -> Counter[str]:
+        """What looked like a key, and how often."""
+        open_now = (recorder.suspects for recorder in (*self._to_close.values(), *self._recorders.values()))
+        return sum(open_now, Counter(self._suspects))
+
+
+def recorders(
+    path: Path,
+    header: Header,
+    redact: tuple[RedactedPart, ...],
+    token_bytes: TokenBytes | None = None,
+    *,
+    split: bool,
+    prefix: str = "",
+    overwrite: bool | None = None,
+    note: str | None = None,
+    private: bool = False,
+) -> Callable[[int], Recorder]:
+    """What begins the trace of a connection, for `Recording`.
+
+    path: the file, or with `split` the folder, made if it is missing. redact: what to leave out. prefix: of the names
+    in that folder. overwrite, private: as for `TraceWriter`. note: a remark at the beginning. Raises `FileError`.
+    """
+    header, salt = replace(header, redacted=redact), secrets.token_bytes(16)
+    if split:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot make the folder {path}: {error.strerror}") from None
+
+    def start(connection: int) -> Recorder:
+        file = path / f"{prefix}{connection:04}.lmtp.jsonl" if split else path
+        writer = TraceWriter(file, header, overwrite=overwrite, private=private)
+        recorder = Recorder(writer, Redaction(redact, salt), token_bytes)
+        if note is not None:
+            writer.write(Remark(0.0, "note", 0, note))  # by who records, who says what to leave out
+        return recorder
+
+    return start
+
+
+def new_clock() -> Callable[[], float]:
+    """A clock that counts seconds from now on."""
+    start = time.monotonic()
+    return lambda: time.monotonic() - start
+
+
+def warn_of_keys(out: Output, recording: Recording) -> None:
+    """Warn of what looks like a key in a recording."""
+    for key, times in recording.suspects.items():
+        out.warn(f"the trace holds what looks like a key: {key} ({times} times); see: lmtool trace redact")
+
+
+@contextlib.asynccontextmanager
+async def record_session(
+    out: Output,
+    path: str,
+    at: Literal["client", "server"],
+    header: Header,
+    token_bytes: TokenBytes | None = None,
+    leaving: Callable[[Callable[[], None]], object] | None = None,
+) -> AsyncIterator[SessionTap]:
+    """Record this program's own connections into a new file, or into a folder, one file a connection.
+
+    Headers that may hold keys are left out. leaving: called with what closes the recording, for a process that ends at
+    once. A full disk ends the recording with a warning; when all is over, `ResourceError` says that it is cut. Raises
+    `FileError` when the file cannot be made.
+    """
+    now, split = datetime.now(UTC), _is_folder(path)
+    created, by = now.strftime("%Y-%m-%dT%H:%M:%SZ"), f"lmtool {__version__}"
+    header, prefix = replace(header, created=created, by=by, at=at, json="msgspec"), f"{now:%Y%m%d-%H%M%S}-"
+    start = recorders(Path(path), header, ("headers",), token_bytes, split=split, prefix=prefix)
+    clock = new_clock()
+    recording = Recording(start, out.warn, clock, split=split)
+    if leaving is not None:
+        leaving(recording.close_at_once)
+    try:
+        yield SessionTap(recording, clock)
+    finally:
+        await recording.close()
+        warn_of_keys(out, recording)
+        _, events, tokens = recording.counts
+        if recording.failed:
+            pass
+        elif not events:
+            out.note(f"nothing was recorded into {path}")
+        else:
+            out.note(f"recorded into {path}: {events} events" + (f" · {tokens} tokens over LMTP" if tokens else ""))
+    recording.refuse_cut(path)
+
+
+class SessionTap(ServerTap):
+    """A program's own connections, on their way into its recording."""
+
+    def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
+        """clock: seconds since the recording began."""
+        super().__init__(recording.record, clock)
+        self.explain_by = recording.explain_by
+
+
+def _is_folder(path: str) -> bool:
+    return path.endswith("/") or Path(path).is_dir()

@@ -1,4 +1,4 @@
-"""Evergreen's actions as streams: what the messages of a session mean for them."""
+"""Evergreen actions as streams: each action of a client starts one, texts in its outputs are its pieces."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import codecs
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from lmtool.trace.node_tree import ActionNodes, TraceNode
-from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
+from lmtool.trace.stream_events import ActionNodes, OutputEvent, RequestStarted, Stream, TraceNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Recorded Evergreen sessions played to clients: each action is answered as the same action was when it was recorded.
+"""Play recorded Evergreen sessions to clients: each action gets the recorded answer of an equal action.
 
-Sessions are real ones, by the rules of the protocol; only what actions answer comes from the recording. So a client may
-choose other ids, other fragments and another order. CANCEL, DROP and SET_TTL do to a session what they always do.
+Sessions follow the protocol; only the outputs of actions come from the recording, so clients may choose other ids,
+fragments and order. CANCEL, DROP and SET_TTL act on the session as usual.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lmtool.protocol.evergreen.codec import encode, encode_json
 from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
 from lmtool.protocol.evergreen.session_actions import session_actions
 from lmtool.protocol.evergreen.status import ABORTED, Abort, Status, close_reason, invalid
+from lmtool.trace.http_server import until
 from lmtool.trace.matching import IncomingRequest
-from lmtool.trace.pace import until
 from lmtool.trace.sessions import SessionAction, action_payload
 from lmtool.trace.stream_events import INCOMPLETE, INPUT
 
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from lmtool.protocol.evergreen.messages import Action, SessionMessage
     from lmtool.protocol.evergreen.node_io import OutputNode
     from lmtool.trace.exchanges import RecordedRequest
-    from lmtool.trace.matching import Matcher, OnMiss
-    from lmtool.trace.pace import Pace
-    from lmtool.trace.server_socket import ServerSocket
+    from lmtool.trace.matching import Matcher, OnMiss, Pace
     from lmtool.trace.sessions import OutputStep
+    from lmtool.trace.websocket_stream import ServerSocket
 
 _OVER_THE_SESSION = ("CANCEL", "DROP", "SET_TTL")
 _LINGER = 2.0

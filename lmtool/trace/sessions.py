@@ -1,4 +1,4 @@
-"""The Evergreen sessions of a recording: the actions that were asked for, and what was answered to each."""
+"""Evergreen sessions of a recording: each action with its outputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from lmtool.protocol.evergreen.config import SessionLimits
 from lmtool.protocol.evergreen.nodes import LeafCursor, Reference
 from lmtool.protocol.evergreen.session import ActionReceived, Session
 from lmtool.protocol.evergreen.status import ABORTED, Abort, abort_from
-from lmtool.trace.content import decoded
-from lmtool.trace.events import Close, Message
+from lmtool.trace.events import Close, Message, decoded
 from lmtool.trace.stream_events import INCOMPLETE, INPUT
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Figures of a trace, folded event by event in constant memory."""
+"""Statistics of a trace, computed event by event in constant memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lmtool.core.logprobs.distribution import perplexity
 from lmtool.protocol.providers.answer_events import TokenUsage
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request
-from lmtool.trace.scanning import Run
+from lmtool.trace.reader import Run
 from lmtool.trace.stream_events import RequestStarted, Stream, new_stream
 
 if TYPE_CHECKING:
     from lmtool.trace.events import Event
-    from lmtool.trace.scanning import Scan, TokenLine
+    from lmtool.trace.reader import Scan, TokenLine
 
 MOST_STREAMS = 10_000
 """Streams that are listed one by one; all count in the sums."""

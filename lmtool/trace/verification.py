@@ -1,4 +1,4 @@
-"""`trace verify`: each recording checked in both directions, and its outcome; servers are given, not started."""
+"""`trace verify`: check recordings against the mock server and against servers under test."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.core.errors import FileError, LmtoolError, UsageError
 from lmtool.trace import outcomes as reports
-from lmtool.trace.comparison import Comparison
-from lmtool.trace.diff import VERDICTS, worst
+from lmtool.trace.comparison import VERDICTS, Comparison, worst
 from lmtool.trace.outcomes import Check, KnownFailures, Outcome
 from lmtool.trace.reader import TraceReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lmtool.trace.diff import Level
+    from lmtool.trace.codec import Header
+    from lmtool.trace.comparison import Level
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
     from lmtool.trace.proxy import Target
 
 Direction: TypeAlias = Literal["mock", "drive"]
@@ -190,7 +189,7 @@ async def _replay(
     plan: Plan, header: Header, events: Sequence[Event], server: Server | None
 ) -> tuple[list[Comparison], Sequence[Event]]:
     if server is None:
-        from lmtool.trace.mocking import replay_to_mock
+        from lmtool.trace.replaying import replay_to_mock
 
         return await replay_to_mock(events, timeout_s=plan.timeout, redacted=header.redacted)
     from lmtool.trace.replaying import ReplayOptions, replay

@@ -1,19 +1,27 @@
-"""One direction of a WebSocket connection: bytes to messages (RFC 6455, with permessage-deflate of RFC 7692)."""
+"""WebSocket over a byte stream: follow one direction (RFC 6455, RFC 7692), or serve a connection."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from websockets.exceptions import PayloadTooBig, ProtocolError
 from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 
-from lmtool.trace.content import decoded
+from lmtool.net.websocket_closing import cut_reason
+from lmtool.protocol.lmtp.messages import SUBPROTOCOL
+from lmtool.trace.events import decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    import asyncio
+    from collections.abc import AsyncIterator, Generator, Sequence
+
+    from websockets.typing import Subprotocol
 
 LARGEST_MESSAGE = 2**24
 """Bytes; of larger messages only the size is told."""
@@ -122,3 +130,79 @@ class WebSocketStream:
         message = b"".join(self._fragments)
         self._fragments = []
         return decoded(message) if self._text else message
+
+
+_LARGEST = 2**26
+
+
+class ServerSocket:
+    """One client's WebSocket; its handshake was admitted, and is answered by `messages`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
+        """data: bytes from the handshake on that were read already."""
+        self._reader = reader
+        self._writer = writer
+        self._protocol = ServerProtocol(max_size=_LARGEST, select_subprotocol=_lmtp_if_offered)
+        self._fragments = bytearray()
+        self._text = False
+        self._protocol.receive_data(data)
+
+    @property
+    def address(self) -> str:
+        """The client's."""
+        return str((self._writer.get_extra_info("peername") or ("",))[0])
+
+    async def messages(self) -> AsyncIterator[str | bytes]:
+        """What the client sends, until it closes or goes, or `close` was called."""
+        while True:
+            for event in self._protocol.events_received():
+                if isinstance(event, Request):
+                    self._protocol.send_response(self._protocol.accept(event))
+                elif (message := self._assembled(event)) is not None:
+                    yield message
+            await self.flush()
+            if self._protocol.close_expected():
+                return
+            received = await self._reader.read(2**16)
+            if not received:
+                return
+            self._protocol.receive_data(received)
+
+    def _assembled(self, event: object) -> str | bytes | None:
+        if not isinstance(event, Frame) or event.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            return None
+        if event.opcode is not Opcode.CONT:
+            self._text, self._fragments = event.opcode is Opcode.TEXT, bytearray()
+        self._fragments += event.data
+        if not event.fin:
+            return None
+        return self._fragments.decode("utf-8", "replace") if self._text else bytes(self._fragments)
+
+    async def send(self, message: str | bytes) -> None:
+        """Send a message; one to a client that has gone is lost."""
+        if isinstance(message, str):
+            self._protocol.send_text(message.encode())
+        else:
+            self._protocol.send_binary(message)
+        await self.flush()
+
+    def close(self, code: int, reason: str) -> None:
+        """Close in good order, with as much of the reason as can be sent; `flush` sends it."""
+        self._protocol.send_close(code, cut_reason(reason))
+
+    def cut(self) -> None:
+        """End the connection without a close frame."""
+        self._writer.transport.abort()
+
+    async def flush(self) -> None:
+        """Send what waits."""
+        with contextlib.suppress(ConnectionError):  # the read that follows sees the end
+            for data in self._protocol.data_to_send():
+                if data:
+                    self._writer.write(data)
+            await self._writer.drain()
+
+
+def _lmtp_if_offered(_protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """The subprotocol to select (LMTP, TRA-12)."""
+    return next((one for one in offered if one == SUBPROTOCOL), None)

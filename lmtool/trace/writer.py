@@ -1,4 +1,4 @@
-"""A trace file being written: events go into memory at once and to the disk when asked."""
+"""Write trace files: events are buffered in memory and reach the disk on `flush`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lmtool.trace.events import End, count_tokens
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
 
 _DEVICES = ("/dev", "/dev/fd", "/proc/self/fd")
 """Folders whose links, such as `/dev/stdout`, are never replaced."""

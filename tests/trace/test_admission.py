@@ -19,12 +19,10 @@ from lmtool.net.access.forwarding import parse_proxies
 from lmtool.net.access.key_file import parse_keys
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.protocol.evergreen.status import Abort, Status
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Event, Piece, Request, Response
+from lmtool.trace.events import Done, Event, JsonText, Piece, Request, Response
 from lmtool.trace.exchanges import recorded_requests
 from lmtool.trace.http_stream import Head, HttpStream, redirect_head
-from lmtool.trace.matching import Matcher
-from lmtool.trace.pace import Pace
+from lmtool.trace.matching import Matcher, Pace
 from lmtool.trace.player import Player
 from tests.protocol.evergreen.harness import action, leaf
 from tests.trace.conftest import generate, token, tokens

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lmtool.core.errors import UsageError
-from lmtool.trace.chaos import TROUBLES, Chaos, Trouble, parse
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Request
+from lmtool.trace.events import Event, Frame, JsonText, Request
 from lmtool.trace.exchanges import Exchange, LmtpExchange, Part, Reply, exchanges
+from lmtool.trace.matching import TROUBLES, Chaos, Trouble, parse_chaos
 from tests.trace.conftest import generate, token, tokens
 
 MSG = Frame(0.03, "<", 1, JsonText("MSG", {"stream_id": 1, "model_info": "m"}, "py"))
@@ -82,7 +81,7 @@ def test_bytes_of_bodies_are_cut_elsewhere() -> None:
 
 def test_troubles_are_named() -> None:
     """Names with commas, or all; an unknown one is refused."""
-    assert parse("cut, batch") == ("batch", "cut")
-    assert parse("all") == TROUBLES
+    assert parse_chaos("cut, batch") == ("batch", "cut")
+    assert parse_chaos("all") == TROUBLES
     with pytest.raises(UsageError, match="knows no 'fire'"):
-        parse("fire")
+        parse_chaos("fire")

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.trace import codec as lines
-from lmtool.trace.codec import LineError
-from lmtool.trace.content import JsonText, Style
-from lmtool.trace.events import Close, Drop, Event, Frame, Open, Other, Piece, Request, Vocab
-from lmtool.trace.header import Header, HeaderError
+from lmtool.trace.codec import Header, HeaderError, LineError
+from lmtool.trace.events import Close, Drop, Event, Frame, JsonText, Open, Other, Piece, Request, Style, Vocab
 from tests.trace.strategies import events, style
 
 

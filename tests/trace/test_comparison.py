@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from lmtool.trace.comparison import Comparison, compare, compare_replay, with_words
-from lmtool.trace.content import JsonText
-from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Piece, Request, Response, Vocab
+from lmtool.trace.comparison import Comparison, Tolerance, compare, compare_replay, with_words
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, JsonText, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import exchanges
 from tests.trace.conftest import generate, token, tokens
 

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.trace.content import (
+from lmtool.trace.events import (
     STYLES,
+    Frame,
     JsonText,
+    Piece,
+    Request,
     Style,
     parse_body,
     parse_frame,
@@ -17,7 +20,6 @@ from lmtool.trace.content import (
     style_named,
     write_json,
 )
-from lmtool.trace.events import Frame, Piece, Request
 from tests.trace.strategies import style, text, values
 
 

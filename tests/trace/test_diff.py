@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from lmtool.trace.content import JsonText
-from lmtool.trace.diff import Finding, Level, Tolerance, Verdict, compare, shape, worst
-from lmtool.trace.events import Event, Frame
+from lmtool.trace.comparison import Finding, Level, Tolerance, Verdict, compare_answers, shape, worst
+from lmtool.trace.events import Event, Frame, JsonText
 from lmtool.trace.exchanges import LmtpExchange, exchanges
 from tests.trace.conftest import generate, token, tokens
 
@@ -36,7 +35,7 @@ def found(change: Callable[[Entries], object], level: Level) -> list[str]:
     """What is found after a change of the entries."""
     changed = copy.deepcopy(stream())
     change(changed)
-    return [str(one) for one in compare(answer(*stream()), answer(*changed), level, Tolerance(1e-3))]
+    return [str(one) for one in compare_answers(answer(*stream()), answer(*changed), level, Tolerance(1e-3))]
 
 
 def swap(entries: Entries) -> None:
@@ -129,7 +128,7 @@ def test_equal_answers_differ_in_nothing(level: Level) -> None:
     assert found(lambda e: e[1].update(logprob=-0.6004), level) == []
     batched = exchanges([generate(0), tokens(1, *stream()[:3]), tokens(2, stream()[3])])[0]
     assert isinstance(batched, LmtpExchange)
-    assert compare(answer(*stream()), batched, level) == []
+    assert compare_answers(answer(*stream()), batched, level) == []
 
 
 def test_levels_hide_what_is_above_them() -> None:
@@ -143,10 +142,10 @@ def test_a_near_tie_is_a_verdict_of_its_own() -> None:
     top = {"10": -0.5, "99": -0.51}
     ours = [token(10, top_logprobs=top), token(11) | {"finish_reason": "length", "top_logprobs": {"11": -0.5}}]
     theirs = [token(99, top_logprobs=top), token(55) | {"finish_reason": "length", "top_logprobs": {"55": -0.5}}]
-    (tie,) = compare(answer(*ours), answer(*theirs), "numbers")
+    (tie,) = compare_answers(answer(*ours), answer(*theirs), "numbers")
     assert tie.verdict == "tie"
     assert "expected token 10, got 99; a near tie (0.0100 nats)" in tie.message
-    assert worst(compare(answer(*ours), answer(*theirs), "ids", Tolerance(tie=0.001))) == "fail"
+    assert worst(compare_answers(answer(*ours), answer(*theirs), "ids", Tolerance(tie=0.001))) == "fail"
 
 
 def test_too_many_tokens_are_caught() -> None:
@@ -159,8 +158,8 @@ def test_too_many_tokens_are_caught() -> None:
 def test_errors_end_streams_too() -> None:
     """An error where one was recorded is right, whatever it says."""
     ours, theirs = ({"stream_id": 1, "error": text} for text in ("one", "two"))
-    assert compare(answer(ours), answer(theirs), "numbers") == []
-    assert worst(compare(answer(ours), answer(*stream()), "ids")) == "fail"
+    assert compare_answers(answer(ours), answer(theirs), "numbers") == []
+    assert worst(compare_answers(answer(ours), answer(*stream()), "ids")) == "fail"
     assert worst(list(shape(answer({"stream_id": 1, "error": {"code": 1}})))) == "fail"
 
 
@@ -183,9 +182,11 @@ def test_one_msg_a_request() -> None:
     assert [one.message for one in shape(info(right, right))] == ["expected one MSG, got 2"]
     assert worst(list(shape(info(msg({"stream_id": 1, "model_info": {}}))))) == "non-strict"
     less = info(msg([{"stream_id": 1, "model_info": {"model": "n"}}]))
-    assert [str(one) for one in compare(info(right), less, "ids")] == ["info (ids) stream 1/1: model_info lacks x"]
+    assert [str(one) for one in compare_answers(info(right), less, "ids")] == [
+        "info (ids) stream 1/1: model_info lacks x"
+    ]
     wrong = info(msg([{"stream_id": 1, "error": "no"}]))
-    assert worst(compare(info(right), wrong, "shape")) == "fail"
+    assert worst(compare_answers(info(right), wrong, "shape")) == "fail"
     unknown = Frame(1, "<", 1, JsonText("HICCUP", [{"stream_id": 1}], "py"))
     assert worst(list(shape(info(right, unknown)))) == "info"
 

@@ -13,12 +13,10 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from lmtool.core.errors import AccessDeniedError, ConnectError
-from lmtool.trace.content import JsonText
 from lmtool.trace.driver import AnswerCounts, Driver, client_actions
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, JsonText, Open, Piece, Remark, Request, Response
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.matching import Matcher
-from lmtool.trace.pace import Pace
+from lmtool.trace.matching import Matcher, Pace
 from lmtool.trace.player import Player
 from lmtool.trace.proxy import parse_target
 from tests.net.access.knocking import KEY, POLICY

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Piece, Request, count_tokens, token_entries
+from lmtool.trace.events import Frame, JsonText, Piece, Request, count_tokens, token_entries
 
 
 def test_a_frame_is_command_space_json() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmtool.trace import exchanges as exchanges_module
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Event, Frame, Piece, Request, Response
+from lmtool.trace.events import Done, Event, Frame, JsonText, Piece, Request, Response
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, RequestTable, collect, exchanges, read_request
 from tests.trace.conftest import generate, token, tokens
 

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.core.errors import FileError
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Event, Frame, Message, Open, Piece, Request, Response, Vocab
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Done, Event, Frame, JsonText, Message, Open, Piece, Request, Response, Vocab
 from lmtool.trace.formats import COLUMNS, FORMATS, as_asciicast, as_csv, as_har, as_lines, as_markdown, from_wire_log
-from lmtool.trace.header import Header
-from lmtool.trace.page import Page
-from lmtool.trace.page_picture import draw
+from lmtool.trace.page import Page, draw
 from tests.trace.conftest import CONVERSATION, generate, token, tokens
 from tests.trace.strategies import events
 

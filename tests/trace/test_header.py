@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.trace.header import Header, HeaderError, from_json, to_json
+from lmtool.trace.codec import Header, HeaderError, from_json, to_json
 
 FULL = {
     "lmtp_trace": 1,

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from lmtool.trace.content import JsonText, Style
-from lmtool.trace.events import Blob, Frame, Request
-from lmtool.trace.large_values import LargeValues, may_be_large, put_back, reference, references
+from lmtool.trace.codec import LargeValues, may_be_large, put_back, reference, references
+from lmtool.trace.events import Blob, Frame, JsonText, Request, Style
 from tests.trace.strategies import style, values
 
 MASK = {str(i): -100 for i in range(2000)}

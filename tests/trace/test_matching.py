@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Request
+from lmtool.trace.events import Frame, JsonText, Request
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.matching import IncomingRequest, Matcher, Miss
 from tests.trace.conftest import generate

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from lmtool.trace import mocking
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Drop, Event, Frame
+from lmtool.trace import replaying
+from lmtool.trace.events import Drop, Event, Frame, JsonText
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.mocking import replay_to_mock
+from lmtool.trace.replaying import replay_to_mock
 from tests.trace.conftest import generate, token, tokens
 
 
@@ -65,9 +64,9 @@ async def test_a_client_that_reads_otherwise_is_caught(monkeypatch: pytest.Monke
     recorded = exchanges(
         [generate(0), tokens(1, token(7, **TOP)), tokens(2, token(8, **TOP) | {"finish_reason": "stop"})]
     )
-    original = mocking._entry_facts
+    original = replaying._entry_facts
     monkeypatch.setattr(
-        mocking, "_entry_facts", lambda entry: original(entry) | ({"token": 9} if entry["token"] == 8 else {})
+        replaying, "_entry_facts", lambda entry: original(entry) | ({"token": 9} if entry["token"] == 8 else {})
     )
-    (found,) = await mocking._ask_with_our_client(recorded, 5.0)
+    (found,) = await replaying._ask_with_our_client(recorded, 5.0)
     assert str(found.findings[0]) == "fail (ids) stream 1/1 token 1: expected token 9, got 8"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from lmtool.trace.diff import Finding, Level, Tolerance, Verdict, worst
+from lmtool.trace.comparison import Finding, Level, Tolerance, Verdict, worst
 from lmtool.trace.events import Event
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
@@ -28,8 +28,7 @@ def recording() -> list[Event]:
 
 def answers() -> Frames:
     """Everything that the server said, one entry a frame."""
-    from lmtool.trace.content import JsonText
-    from lmtool.trace.events import Frame
+    from lmtool.trace.events import Frame, JsonText
 
     said = [event.content for event in recording() if isinstance(event, Frame) and event.direction == "<"]
     assert all(isinstance(content, JsonText) for content in said)

@@ -9,10 +9,8 @@ import pytest
 
 from lmtool.core.streams import stream
 from lmtool.core.types import GenerateRequest, SamplingParams
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Frame, Piece, Request, Response, Vocab
-from lmtool.trace.prefix_sharing import SharedPrefix, shared_prefixes
-from lmtool.trace.prefix_words import as_json, sentences, summary
+from lmtool.trace.events import Done, Frame, JsonText, Piece, Request, Response, Vocab
+from lmtool.trace.prefix_sharing import SharedPrefix, as_json, sentences, shared_prefixes, summary
 from tests.protocol.http.thinking import scripted
 
 if TYPE_CHECKING:

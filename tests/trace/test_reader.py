@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmtool.core.errors import FileError
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Blob, Frame, Remark
+from lmtool.trace.events import Blob, Frame, JsonText, Remark
 from lmtool.trace.reader import BLOCK, Lines, TraceReader
 from tests.trace.conftest import CONVERSATION, token, tokens
 

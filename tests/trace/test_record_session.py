@@ -15,10 +15,10 @@ from websockets.sync.client import connect
 from lmtool.core.errors import FileError, ResourceError
 from lmtool.net.access.credentials import key_protocol
 from lmtool.settings.terminal import Output
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Close, Drop, Event, Frame, Open, Vocab
-from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
-from lmtool.trace.record_session import record_session
+from lmtool.trace.recorder import record_session
 from lmtool.trace.statistics import TraceFigures
 from tests.conftest import STORIES
 from tests.net.access.knocking import KEY

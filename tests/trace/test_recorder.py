@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from lmtool.core.errors import FileError
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Blob, Close, Event, Frame, Open, Remark, Request, Vocab
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Blob, Close, Event, Frame, JsonText, Open, Remark, Request, Vocab
 from lmtool.trace.reader import TraceReader
-from lmtool.trace.record_session import Recording
-from lmtool.trace.recorder import Recorder, TokenBytes, TokenSpelling
+from lmtool.trace.recorder import Recorder, Recording, TokenBytes, TokenSpelling
 from lmtool.trace.redaction import RedactedPart, Redaction
 from lmtool.trace.writer import TraceWriter
 from tests.trace.conftest import generate, token, tokens

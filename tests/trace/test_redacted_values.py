@@ -20,10 +20,9 @@ from lmtool.cli.trace.files import write_trace
 from lmtool.inference.text.tokenizer import load_tokenizer
 from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.trace.answers import Answers
-from lmtool.trace.content import JsonText
+from lmtool.trace.codec import Header
 from lmtool.trace.editing import redacted
-from lmtool.trace.events import Event, Frame, Message, Open, Piece, Request
-from lmtool.trace.header import Header
+from lmtool.trace.events import Event, Frame, JsonText, Message, Open, Piece, Request
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.recorder import Recorder, TokenSpelling
 from lmtool.trace.redaction import Redaction

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from lmtool.core.errors import UsageError
 from lmtool.trace.codec import write_event
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Close, Drop, Event, Frame, Message, Open, Request, Response, Turn, Vocab
+from lmtool.trace.events import Close, Drop, Event, Frame, JsonText, Message, Open, Request, Response, Turn, Vocab
 from lmtool.trace.redaction import RedactedPart, Redaction, likely_keys, parse, without_keys
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events

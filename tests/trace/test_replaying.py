@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from lmtool.core.errors import FileError, UsageError
-from lmtool.trace.content import JsonText
-from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import Event, Frame, Open, Request, Vocab
+from lmtool.trace.codec import Header
+from lmtool.trace.comparison import Tolerance
+from lmtool.trace.events import Event, Frame, JsonText, Open, Request, Vocab
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.header import Header
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.replaying import (

@@ -15,8 +15,7 @@ from lmtool.core.errors import FileError
 from lmtool.protocol.lmtp import frames
 from lmtool.trace import reader
 from lmtool.trace.events import Frame, Remark
-from lmtool.trace.reader import Ending, TraceReader
-from lmtool.trace.scanning import Run, Scan
+from lmtool.trace.reader import Ending, Run, Scan, TraceReader
 from tests.trace.conftest import generate, token, tokens
 
 if TYPE_CHECKING:

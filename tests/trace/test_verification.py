@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from lmtool.core.errors import FileError, UsageError
-from lmtool.trace.comparison import Comparison
-from lmtool.trace.diff import Finding
+from lmtool.trace.codec import Header
+from lmtool.trace.comparison import Comparison, Finding
 from lmtool.trace.editing import redacted
 from lmtool.trace.events import Event
-from lmtool.trace.header import Header
 from lmtool.trace.outcomes import KnownFailures
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader

@@ -49,9 +49,9 @@ def convert(
 
 def _to_trace(out: Output, file: Path, output: Path, *, force: bool) -> None:
     from lmtool.core.errors import FileError
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import End
     from lmtool.trace.formats import from_wire_log
-    from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
 
     if _is_trace(file):

@@ -26,8 +26,7 @@ def diff(
     """Compare two traces stream by stream; status 1 where a check does not hold."""
     from itertools import chain
 
-    from lmtool.trace.comparison import compare, compare_sessions
-    from lmtool.trace.diff import Tolerance
+    from lmtool.trace.comparison import Tolerance, compare, compare_sessions
 
     out = common.output()
     ours, theirs = read_recording(out, expected), read_recording(out, actual)

@@ -39,8 +39,7 @@ def export(
     """Write streams of traces as one HTML page, with alternatives at each token, as a picture, or as an asciicast."""
     from lmtool.core.errors import UsageError
     from lmtool.trace.formats import FORMATS
-    from lmtool.trace.page import Page
-    from lmtool.trace.page_picture import draw
+    from lmtool.trace.page import Page, draw
     from lmtool.trace.reader import TraceReader
 
     form = to or _ENDINGS.get("" if output is None else output.suffix, "html")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lmtool.settings.terminal import Output
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
     from lmtool.trace.exchanges import Recording
-    from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
 
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: NAME.lmtp.jsonl, or packed with gzip.")]

@@ -45,10 +45,7 @@ async def serve(
     """
     from lmtool.core.errors import UsageError
     from lmtool.serving import interrupts, listening
-    from lmtool.trace.chaos import Chaos
-    from lmtool.trace.chaos import parse as parse_chaos
-    from lmtool.trace.matching import Matcher
-    from lmtool.trace.pace import Pace
+    from lmtool.trace.matching import Chaos, Matcher, Pace, parse_chaos
     from lmtool.trace.player import Player
     from lmtool.trace.proxy import parse_target
 

@@ -18,8 +18,7 @@ def stats(common: Common, file: TraceFile, as_json: bool = option(False, "One JS
     """Print how many tokens, how fast, and how each stream ended."""
     import json
 
-    from lmtool.trace.reader import TraceReader
-    from lmtool.trace.scanning import Scan
+    from lmtool.trace.reader import Scan, TraceReader
     from lmtool.trace.statistics import TraceFigures
 
     out = common.output()

@@ -18,8 +18,8 @@ from lmtool.settings.terminal import hidden_shown
 from lmtool.terminal.tui.replay_preamble import own_entries, without_other_streams
 from lmtool.terminal.tui.runs import visible, width
 from lmtool.trace import formats
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Frame, Open, Request, Response, Vocab
-from lmtool.trace.header import Header
 from lmtool.trace.writer import write_text, write_trace
 
 if TYPE_CHECKING:

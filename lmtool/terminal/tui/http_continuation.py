@@ -11,9 +11,8 @@ from lmtool.protocol.providers.continuation import lost_parts, prompt_ids_in, st
 from lmtool.protocol.providers.json_values import list_of, object_of
 from lmtool.terminal.tui.continuation import HttpContinuation
 from lmtool.terminal.tui.request_builder import may_have_begun, spell, whole_text
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Piece, Request
-from lmtool.trace.large_values import reference
+from lmtool.trace.codec import reference
+from lmtool.trace.events import JsonText, Piece, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

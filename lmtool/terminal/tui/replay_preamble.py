@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.protocol.lmtp.frames import stream_key, stream_name
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame
+from lmtool.trace.events import Frame, JsonText
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

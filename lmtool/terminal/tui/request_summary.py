@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.logprobs.mode import logprobs_mode
 from lmtool.terminal.tui.streams import Stream
-from lmtool.trace.large_values import reference
+from lmtool.trace.codec import reference
 from lmtool.trace.stream_events import PROMPT_MEMBERS, new_stream
 
 if TYPE_CHECKING:

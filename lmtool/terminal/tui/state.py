@@ -14,7 +14,7 @@ from lmtool.terminal.tui.streams import hold_up_of
 from lmtool.terminal.tui.texts import Texts
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Blob, End, Frame, Message, Open, Piece, Remark, Request, Response, Vocab
-from lmtool.trace.scanning import TokenLine
+from lmtool.trace.reader import TokenLine
 from lmtool.trace.stream_events import OutputEvent, RequestStarted
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from lmtool.protocol.lmtp.frames import TokenEntry
     from lmtool.terminal.tui.streams import Stream
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
 
 _NAN = float("nan")
 

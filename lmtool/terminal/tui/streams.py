@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from lmtool.core.types import LogprobsMode
     from lmtool.terminal.tui.columns import FrameLog, TokenLog
-    from lmtool.trace.node_tree import ActionNodes
-    from lmtool.trace.stream_events import OutputEvent, Phase
+    from lmtool.trace.stream_events import ActionNodes, OutputEvent, Phase
 
 WINDOW = 500
 """Arrivals that the figures of time are taken from, the last ones before the moment."""

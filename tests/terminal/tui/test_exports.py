@@ -24,8 +24,7 @@ from lmtool.terminal.tui.options import InspectorOptions
 from lmtool.terminal.tui.state import State
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Open, Piece, Request, Response, Vocab
+from lmtool.trace.events import Event, Frame, JsonText, Open, Piece, Request, Response, Vocab
 from lmtool.trace.reader import TraceReader
 from tests.terminal.tui.states import asked, chunk, rows, sse
 from tests.trace.conftest import generate, token, tokens

@@ -9,8 +9,7 @@ import pytest
 from lmtool.core.logprobs.heat import MODES
 from lmtool.terminal.tui.event_store import NoLines
 from lmtool.terminal.tui.measures import Measures
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Piece, Vocab
+from lmtool.trace.events import Frame, JsonText, Piece, Vocab
 from tests.terminal.tui.states import asked, chunk, measures, sse
 from tests.trace.conftest import generate, token, tokens
 

@@ -10,8 +10,7 @@ from lmtool.terminal.tui.documents import prefix_list
 from lmtool.terminal.tui.documents.prefix_list import prefix_lines
 from lmtool.terminal.tui.event_store import TraceFile
 from lmtool.terminal.tui.view import View
-from lmtool.trace.prefix_sharing import shared_prefixes
-from lmtool.trace.prefix_words import sentences
+from lmtool.trace.prefix_sharing import sentences, shared_prefixes
 from lmtool.trace.reader import TraceReader
 from tests.terminal.tui.scripted import watching
 from tests.terminal.tui.states import text

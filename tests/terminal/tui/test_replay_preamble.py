@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from lmtool.terminal.tui.event_store import EventStore, TraceFile
 from lmtool.terminal.tui.replay_preamble import preamble, without_other_streams
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Close, Open
-from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from tests.terminal.tui.states import asked, chunk, sse
 from tests.trace.conftest import generate, token, tokens

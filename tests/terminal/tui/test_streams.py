@@ -12,8 +12,7 @@ from lmtool.protocol.providers.answer_reader import api_of
 from lmtool.terminal.tui.columns import IN, FrameLog, TokenLog
 from lmtool.terminal.tui.request_summary import PROMPT_CHARACTERS, PROMPT_TOKENS, Digest, digest, parameters, stream_of
 from lmtool.terminal.tui.streams import WINDOW, timing_of, timing_of_all
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame
+from lmtool.trace.events import Frame, JsonText
 from lmtool.trace.stream_events import RequestStarted
 from tests.terminal.tui.states import fed
 from tests.trace.conftest import generate, token, tokens

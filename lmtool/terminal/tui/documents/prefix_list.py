@@ -9,8 +9,7 @@ from lmtool.protocol.providers.answer_events import TokenUsage
 from lmtool.terminal.tui.runs import Run, pad, visible
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Frame
-from lmtool.trace.prefix_sharing import PrefixSharing, SharedPrefix
-from lmtool.trace.prefix_words import sentences
+from lmtool.trace.prefix_sharing import PrefixSharing, SharedPrefix, sentences
 from lmtool.trace.stream_events import RequestStarted, stream_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.trace.codec import LineError, event_from
 from lmtool.trace.events import Close, Drop, Open
-from lmtool.trace.traffic import taken_apart
+from lmtool.trace.server_tap import taken_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
