@@ -55,20 +55,20 @@ class Answers(Generic[S]):
         self._new_stream = new_stream
         self._streams = 0
         self.vocabulary: dict[int, str | bytes] = {}
-        """What token ids mean, as far as the trace has explained them by now."""
+        """Text of each token id that the trace has explained so far."""
         self.names: dict[int, str] = {}
-        """What special tokens are called, which add no text."""
+        """Names of special tokens, which add no text."""
         self.lmtp: defaultdict[int, RequestTable[S]] = defaultdict(RequestTable)
-        """By connection."""
+        """Open LMTP requests, by connection."""
         self._http: defaultdict[int, deque[HttpRequest[S]]] = defaultdict(deque)
         self._http_count: defaultdict[int, int] = defaultdict(int)
         self._sessions: defaultdict[int, SessionActions[S]] = defaultdict(lambda: SessionActions(self._start))
-        """Of Evergreen, by connection."""
+        """Evergreen sessions, by connection."""
         self._chat_sockets: defaultdict[int, ChatSocket[HttpRequest[S]]] = defaultdict(ChatSocket)
-        """Of the unified API, by connection."""
+        """Requests on WebSockets of the unified API, by connection."""
 
     def follow(self, event: Event) -> Sequence[StreamEvent]:
-        """What an event means for streams."""
+        """Stream events that an event causes, in order."""
         if isinstance(event, Frame):
             return self._frame(event)
         if isinstance(event, Piece):
@@ -103,7 +103,7 @@ class Answers(Generic[S]):
         return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
 
     def text_of_id(self, token: int) -> str | None:
-        """The text of a token id, such as one of a prompt."""
+        """Text of a token id, for example of a prompt; None if unknown."""
         text = self.vocabulary.get(token)
         return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
 
@@ -133,7 +133,7 @@ class Answers(Generic[S]):
         return started
 
     def start_unannounced(self, time: float, connection: int, key: Key) -> None:
-        """Begin a stream for tokens that no request announced: a recording may begin in the middle."""
+        """Start a stream for tokens without a recorded request: a recording may start in the middle."""
         started = RequestStarted(
             time, connection, f"{connection}/{frames.stream_name(key)}", "GENERATE", {}, has_request=False
         )
@@ -180,7 +180,7 @@ class Answers(Generic[S]):
         self.lmtp[connection].end(entry.stream_id)
 
     def _messages(self, event: Frame, entries: list[Entry]) -> Iterator[StreamEvent]:
-        """What a server says beside tokens: the answers to questions, and requests that failed."""
+        """Outputs of MSG entries: answers to requests other than streams, and failed requests."""
         table = self.lmtp[event.connection]
         for entry in entries:
             self._learn_names(entry.get("model_info"))
@@ -326,7 +326,7 @@ def _reader(stream: Stream, piece: Piece) -> AnswerReader:
 
 
 def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
-    """What a piece brings; its JSON is not read again where it is all that a part consists of."""
+    """Answer events of a piece. Its parsed JSON is used directly if the piece is exactly one part of the answer."""
     content = piece.content
     if not isinstance(content, JsonText) or not reader.between_parts:
         return reader.feed(piece.wire())
@@ -354,10 +354,10 @@ def _end_all(streams: Iterable[Stream], time: float, error: str, cut: str = "") 
 
 
 def alternatives_in(events: Sequence[Event], stream: Stream) -> list[tuple[Alternative, ...]]:
-    """What might have been chosen in place of each token that the last of these events brings, best first.
+    """Alternatives of each token that the last of these events brings, best first.
 
-    stream: any of those that it brings tokens of. The events before the last may hold the beginning of what it
-    completes. Over HTTP, pieces of text whose tokens are not known are left out.
+    stream: any stream with tokens in that event. The earlier events may hold the start of a part that it completes.
+    Over HTTP, pieces of text without known tokens are left out.
     """
     last = events[-1]
     if isinstance(last, Frame):
@@ -376,7 +376,7 @@ def alternatives_in(events: Sequence[Event], stream: Stream) -> list[tuple[Alter
 
 
 class StreamText:
-    """The text of one stream; a character is shown once it is whole."""
+    """Text of one stream, decoded incrementally: a character appears once all its bytes have arrived."""
 
     def __init__(self, vocabulary: Mapping[int, str | bytes]) -> None:
         """vocabulary: what ids mean; it may grow."""
@@ -384,7 +384,7 @@ class StreamText:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, output: OutputEvent) -> str:
-        """The text that an output completes; `⟨#7⟩` for an id whose text the trace does not tell."""
+        """Text that an output completes; `⟨#7⟩` for an id that the trace does not explain."""
         piece = output.text
         if piece is None and output.token is not None:
             piece = self._vocabulary.get(output.token, f"⟨#{output.token}⟩")
@@ -405,13 +405,13 @@ class HttpRequest(Generic[S]):
     http_error: str = ""
     """Status of a response that is an error."""
     choices_with_tokens: set[int] = field(default_factory=set)
-    """Choices whose tokens came with logprobs: further text of theirs is text of these tokens."""
+    """Choices whose tokens came with logprobs: their further text repeats these tokens."""
     tools: dict[tuple[int, int], str] = field(default_factory=dict)
     """Names of the tools that are called, by choice and number of the call."""
     calls_with_tokens: set[tuple[int, int]] = field(default_factory=set)
     """Calls whose tokens came with logprobs."""
     without_text: bool = False
-    """Whether the tokens that came last were named without a text: of a call, whose delta follows."""
+    """True if the latest tokens came without text: they belong to the tool call whose delta follows."""
 
     def text_outputs(self, time: float, stream: S, event: TextDelta) -> list[OutputEvent]:
         """The tokens that text brings, or the text as a piece."""
@@ -451,7 +451,7 @@ class HttpRequest(Generic[S]):
         ]
 
     def _is_of_call(self, output: OutputEvent) -> bool:
-        """Whether an output of the chunk at hand is a token of the call that the chunk brings."""
+        """True if an output of the current chunk is a token of the tool call in that chunk."""
         return self.without_text and bool(output.top) and not output.is_thought and output.call is None
 
 
@@ -471,23 +471,23 @@ def message_of(event: Frame) -> Mapping[str, object]:
 
 
 def error_of(message: Mapping[str, object]) -> str | None:
-    """Why a stream failed; None for any other message."""
+    """Reason a stream failed; None for any other message."""
     error = message.get("error")
     return str(error.get("message") or "the stream failed") if isinstance(error, dict) else None
 
 
 def attempts_of(message: Mapping[str, object]) -> str:
-    """What was called for a stream, as the last message says it, in the form of `x-lmtool-attempts`; else nothing."""
+    """Attempts of a gateway from a stream's last message, formatted like `x-lmtool-attempts`; otherwise empty."""
     content = message.get("error" if "error" in message else "chunk")
     return attempts_line(content.get("attempts")) if isinstance(content, dict) else ""
 
 
 @dataclass(slots=True)
 class ChatSocket(Generic[R]):
-    """The requests of one connection that have no whole answer yet."""
+    """Requests of one connection whose answers are not complete."""
 
     _requests: dict[str, list[R]] = field(default_factory=dict)
-    """By id. A second one of an id whose stream runs is refused, and waits for that."""
+    """Requests by id. A second request with the id of a running stream is refused; it stays here until the refusal."""
 
     def started(self, event: Frame, message: Mapping[str, object]) -> RequestStarted:
         """The request that a client's frame is. Or, of a server's, the one that it answers and the trace lacks."""
@@ -496,7 +496,7 @@ class ChatSocket(Generic[R]):
         return RequestStarted(event.time, event.connection, label, "chatStream", payload, "unified", has_request=asked)
 
     def add(self, message: Mapping[str, object], request: R) -> None:
-        """Remember a request until its answer is whole."""
+        """Remember a request until its answer is complete."""
         self._requests.setdefault(_id(message), []).append(request)
 
     def owner(self, message: Mapping[str, object]) -> R | None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lmtool.trace.events import Style
 
 VERSION = 1
-"""Of the format; readers refuse any other."""
+"""Version of the format; readers refuse any other."""
 
 Times: TypeAlias = Literal["measured", "numbered"]
 
@@ -50,14 +50,14 @@ class HeaderError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a trace says of itself (FORMAT.md, "Header"). Every field may be missing."""
+    """Header of a trace (FORMAT.md, "Header"). Every field is optional."""
 
     created: str | None = None
     """UTC, such as `2026-11-20T22:00:00Z`."""
     by: str | None = None
     """The program that wrote the file."""
     at: str | None = None
-    """Where it listened: `proxy`, `server` or `client`."""
+    """Where the recorder sat: `proxy`, `server` or `client`."""
     title: str | None = None
     transport: Mapping[str, object] = field(default_factory=dict)
     """`kind` (`websocket`, `http`, `stdio`), `path`, `max_frame` in bytes."""
@@ -70,9 +70,9 @@ class Header:
     times: Times = "measured"
     """`numbered`: times are event numbers / 1000 and mean nothing."""
     redacted: tuple[str, ...] = ()
-    """What was left out: `headers`, `prompt`, `text`."""
+    """Parts that were removed: `headers`, `prompt`, `text`."""
     verify: Mapping[str, object] = field(default_factory=dict)
-    """How to compare: `level`, `tol_logprob`, ..."""
+    """Comparison settings: `level`, `tol_logprob`, ..."""
     covers: tuple[str, ...] = ()
     """Ids of the rules that this trace shows."""
     extra: Mapping[str, object] = field(default_factory=dict)
@@ -84,7 +84,7 @@ _EMPTY = Header()
 
 
 def to_json(header: Header) -> dict[str, object]:
-    """The header as the object to write; what is empty is left out, the style never is."""
+    """Header as a JSON object. Empty fields are left out, except for the style."""
     value: dict[str, object] = {"lmtp_trace": VERSION}
     for f in fields(Header):
         if f.name == "json" or (f.name != "extra" and getattr(header, f.name) != getattr(_EMPTY, f.name)):
@@ -452,7 +452,7 @@ def references(event: Event) -> list[str]:
 
 
 def may_be_large(event: Event) -> bool:
-    """Whether an event may hold large values, judged without writing it again."""
+    """True if an event may hold large values; an estimate that does not encode it."""
     # The shortest element takes three characters in a list ("1, "), seven in an object.
     return any(len(one) > LARGE // 64 for one in _members(event) if isinstance(one, dict | list | str))
 

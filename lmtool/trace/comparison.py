@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from lmtool.trace.exchanges import Reply
 
 Level: TypeAlias = Literal["shape", "ids", "numbers", "time"]
-"""What must be equal: form and endings; also token ids and finish reasons; also log-probabilities; also, within limits,
-the speed."""
+"""Properties that must be equal. `shape`: structure and endings; `ids`: also token ids and finish reasons; `numbers`:
+also logprobs; `time`: also speed, within limits."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 Verdict: TypeAlias = Literal["pass", "info", "non-strict", "tie", "fail"]
@@ -50,7 +50,7 @@ class Finding:
     """Expected and actual, in a sentence."""
 
     def as_json(self) -> dict[str, object]:
-        """As an object."""
+        """The finding as a JSON object."""
         named = {"verdict": self.verdict, "level": self.level, "stream": self.stream}
         return {**named, "token": self.position, "message": self.message}
 
@@ -67,16 +67,16 @@ def worst(findings: Iterable[Finding]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far apart numbers may be that count as equal, in nats."""
+    """Largest differences, in nats, between numbers that count as equal."""
 
     logprob: float = 1e-3
     """Between log-probabilities: 1e-4 for float32 on one device, 1e-3 across devices, 0.05 for bfloat16."""
     tie: float = 0.02
     """Two tokens whose log-probabilities are this near may change places."""
     words: Mapping[int, str | bytes] = field(default_factory=dict, compare=False)
-    """What token ids mean, as far as it is known, for what is said of them."""
+    """Text of token ids, for messages."""
     is_redacted: bool = False
-    """Whether parts of what is expected were left out of HTTP answers: members, and texts for which `***` stands."""
+    """True if members or texts of the expected HTTP answers were redacted (`***`)."""
 
 
 def compare_answers(
@@ -102,7 +102,7 @@ def compare_answers(
 
 
 def shape(exchange: LmtpExchange, *, unfinished: bool = False) -> Iterator[Finding]:
-    """What is wrong with the form of an answer, whatever model gave it. unfinished: it need not have an end."""
+    """Structural mistakes of an answer, for any model. unfinished: a missing end is no mistake."""
     name, replies = _name(exchange), list(exchange.replies)
     tokens, messages = _entries(replies, "TOKEN"), _answers(replies)
     for reply in replies:
@@ -163,7 +163,7 @@ def _is_number(value: object) -> bool:
 
 
 def _compare_messages(expected: Sequence[Entry], actual: Sequence[Entry], name: str, level: Level) -> Iterator[Finding]:
-    """An error for an error, facts for facts; every fact that was recorded is there again."""
+    """Compare MSG entries: an error must be an error again, and each recorded fact must be there."""
     for ours, theirs in zip(expected, actual, strict=False):
         one, other = (_message_kind(entry) for entry in (ours, theirs))
         if one != other:
@@ -176,7 +176,7 @@ def _compare_messages(expected: Sequence[Entry], actual: Sequence[Entry], name: 
 
 
 def _message_kind(entry: Entry) -> str:
-    """What an entry of a MSG tells; a list of models is as good as the description of one (INF-6)."""
+    """Kind of a MSG entry. A list of models counts as `model_info` (INF-6)."""
     return next((name for name in ("error", "buffer", "watch") if entry.get(name) is not None), "model_info")
 
 
@@ -277,7 +277,7 @@ def _logprobs(expected: Entry, actual: Entry) -> str:
 
 
 def _gap(entry: Entry, one: object, other: object) -> float | None:
-    """How far apart two tokens are in an entry's alternatives, in nats; None where one of them is missing."""
+    """Difference between two tokens' logprobs in an entry's alternatives, in nats; None if one is missing."""
     top = entry.get("top_logprobs")
     pair = [top.get(str(token)) for token in (one, other)] if isinstance(top, dict) else []
     numbers = [value for value in pair if isinstance(value, int | float)]
@@ -312,7 +312,7 @@ def _answers(replies: Iterable[Reply]) -> list[Entry]:
 
 
 def apart(one: object, other: object, tolerance: float) -> bool:
-    """Whether two values differ, numbers by more than a tolerance."""
+    """True if two values differ, numbers by more than a tolerance."""
     if not (isinstance(one, int | float) and isinstance(other, int | float)):
         return one != other
     return one != other and not abs(one - other) <= tolerance
@@ -327,7 +327,7 @@ def _name(exchange: LmtpExchange) -> str:
 
 
 _Difference: TypeAlias = "tuple[str, object, object]"
-"""Where two JSON values differ, such as `$.data[0]`, and the value of each there."""
+"""Path at which two JSON values differ, such as `$.data[0]`, and both values there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,11 +391,11 @@ def compare(
 def compare_replay(
     expected: Iterable[Event], actual: Iterable[Event], level: Level, tolerance: Tolerance
 ) -> list[Comparison]:
-    """A comparison for each request of a recording with the same request of its replay, on the same connections.
+    """One comparison per recorded request with the same request of the replay.
 
-    The n-th request of a connection belongs to the n-th one. Streams that were sampled without a seed are compared at
-    level `shape`; `replaying` lets the server score them. Entries of streams that no request started, and connections
-    that the server ended otherwise than recorded, are findings as well.
+    The n-th request of a connection is compared with the n-th one of the replay. Streams sampled without a seed are
+    compared at level `shape`; `replaying` lets the server score them. Entries for unknown streams, and connections that
+    the server closed in another way than recorded, are findings too.
     """
     ours, theirs = list(expected), list(actual)
     tolerance = with_words(tolerance, (*ours, *theirs))
@@ -420,7 +420,7 @@ def compare_replay(
 
 
 def with_words(tolerance: Tolerance, events: Iterable[Event]) -> Tolerance:
-    """The same, with what the events say of token ids: findings then have words."""
+    """The tolerance with token texts from the vocabulary events, so that findings can quote them."""
     words = {token: text for event in events if isinstance(event, Vocab) for token, text in event.tokens.items()}
     return replace(tolerance, words=words)
 
@@ -447,7 +447,7 @@ def compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: 
 
 
 def is_sampled(exchange: Exchange) -> bool:
-    """Whether a stream's tokens were drawn at random, without a seed that could repeat them."""
+    """True if a stream's tokens were sampled at random without a seed."""
     if not isinstance(exchange, LmtpExchange) or exchange.command != "GENERATE":
         return False
     temperature = exchange.payload.get("temperature")
@@ -455,7 +455,7 @@ def is_sampled(exchange: Exchange) -> bool:
 
 
 def _compare_endings(expected: Iterable[Event], actual: Iterable[Event]) -> Iterator[Comparison]:
-    """Whether the server closed the connections that it closed in the recording, with the same code, and no others."""
+    """Findings for connections that the server closed in only one of both, or with another code."""
     ours, theirs = _ended_by_server(expected), _ended_by_server(actual)
     for connection in sorted(ours.keys() | theirs.keys()):
         one, other = ours.get(connection, "no end by the server"), theirs.get(connection, "none")
@@ -562,10 +562,10 @@ def _compare_bodies(expected: HttpExchange, actual: HttpExchange, tolerance: Tol
 
 
 def _unequal_values(ours: object, theirs: object, tolerance: float, path: str = "$") -> Iterator[_Difference]:
-    """Places at which two JSON values differ, with what is there.
+    """Paths at which two JSON values differ, with both values.
 
-    Volatile members need only be there, both as numbers or neither; null is as good.
-    tolerance: between numbers that are not whole, such as those of embeddings.
+    Volatile members must only be present, both as numbers or neither; null is accepted. tolerance: for floats, such as
+    those of embeddings.
     """
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name in dict.fromkeys((*ours, *theirs)):
@@ -582,7 +582,7 @@ def _unequal_values(ours: object, theirs: object, tolerance: float, path: str = 
 
 
 def _is_volatile(name: str, members: Mapping[str, object]) -> bool:
-    """Whether a server makes up the value of a member anew for each response."""
+    """True if servers generate the value of this member for each response."""
     if name == "id" or (_IDS.fullmatch(name) and isinstance(members[name], str)):
         return "model" not in (members.get("object"), members.get("type"))  # its id is its name
     return _TIMES.fullmatch(name) is not None

@@ -41,15 +41,15 @@ LARGEST_PIECE = 2**20
 LARGEST_REQUEST = 2**24
 """Bytes of a request's body that are recorded."""
 LARGEST_RESPONSE = 2**28
-"""The same of a response's, when its compression is undone."""
+"""Bytes of a response's body that are recorded, after decompression."""
 MOST_SECRETS = 256
-"""Keys of one connection that are looked for in its answers."""
+"""Keys of one connection that are searched for in its answers."""
 _ABNORMAL_CLOSURE = 1006
 _NO_STATUS = 1005
 
 
 class FrameTap:
-    """Makes events of WebSocket messages, where the program itself is ours and needs no proxy. Nothing here raises."""
+    """Makes trace events of WebSocket messages in our own client or server, without a proxy. Never raises."""
 
     def __init__(self, emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]) -> None:
         """Make a tap. emit: takes a connection's number and its events; clock: seconds since the recording began."""
@@ -57,16 +57,16 @@ class FrameTap:
         self._clock = clock
 
     def opened(self, connection: int, agent: str) -> None:
-        """A connection begins."""
+        """Record the start of a connection."""
         facts = {"peer": "client", **({"agent": agent} if agent else {})}
         self._emit(connection, [Open(self._clock(), connection, facts)])
 
     def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
-        """A frame goes by; `>`: from client to server."""
+        """Record a frame; `>`: client to server."""
         self._emit(connection, [Frame(self._clock(), direction, connection, parse_frame(frame, "msgspec"))])
 
     def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
-        """A connection is over."""
+        """Record the end of a connection."""
         now = self._clock()
         if code == _ABNORMAL_CLOSURE:
             self._emit(connection, [Drop(now, connection, {"by": by})])
@@ -75,20 +75,21 @@ class FrameTap:
 
 
 class ConnectionTap:
-    """Follows one connection, whatever it speaks: HTTP/1.1, WebSocket, both in turn. Nothing here raises.
+    """Makes trace events of one connection that speaks HTTP/1.1 and, after an upgrade, WebSocket. Never raises.
 
-    A proxy gives `requests.feed` what the client sends until `upgraded`, and its parts to `request_parts`; everything
-    else it forwards first and hands in afterwards. Where HTTP is read elsewhere, parts of both ends are handed in.
+    A proxy passes client bytes to `requests.feed` until `upgraded`, and the resulting parts to `request_parts`; all
+    other bytes it forwards first and passes in afterwards. Where HTTP is parsed elsewhere, parts of both directions are
+    passed in.
     """
 
     def __init__(self, connection: int, style: Style) -> None:
-        """Follow the connection of this number; style: tried first when JSON is taken apart."""
+        """connection: number in the trace; style: tried first when JSON is parsed."""
         self.requests = HttpStream(responses=False)
         """Splits what the client sends."""
         self.upgraded = False
-        """Whether WebSocket frames are spoken."""
+        """True once the connection carries WebSocket frames."""
         self.recordable = True
-        """Whether there is anything to record any more."""
+        """False once the bytes could not be parsed."""
         self._responses = HttpStream(responses=True)
         self._number = connection
         self._style: Style = style
@@ -98,13 +99,13 @@ class ConnectionTap:
         self._frames: dict[Direction, WebSocketStream] = {}
         self._close: tuple[str, CloseFrame] | None = None
         self._is_session = False
-        """Whether the frames are Evergreen's messages."""
+        """True if the frames are Evergreen messages."""
         self.secrets: set[bytes] = set()
         """Keys that requests showed, which no body is recorded with."""
 
     @property
     def idle(self) -> bool:
-        """Whether every request has its whole answer."""
+        """True if every request has been answered completely."""
         return not self._pending and self._answer is None
 
     def request_parts(self, time: float, parts: Iterable[Part]) -> Iterator[Event]:
@@ -248,12 +249,12 @@ class _RequestRecorder:
     def __init__(
         self, head: Head, clean: Callable[[bytes], bytes] = bytes, learn: Callable[[set[bytes]], object] = set
     ) -> None:
-        """clean: takes secrets out of a text; learn: is told of those in the body."""
+        """clean: removes secrets from bytes; learn: takes secrets found in the body."""
         self.upgrade = is_websocket_handshake(head)
         self._clean = clean
         self._learn = learn
         self.complete = False
-        """Whether its last byte has arrived."""
+        """True once the last byte has arrived."""
         self._head = head
         self._body = bytearray()
         self._size = 0

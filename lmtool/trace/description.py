@@ -94,7 +94,7 @@ def _prompt(started: RequestStarted, answers: Answers[Stream]) -> str:
 
 
 def _last_message(prompt: object) -> str:
-    """What is asked: the last message of a conversation, and how many there are; empty for anything else."""
+    """Last message of a conversation and the number of messages; empty for anything else."""
     messages = [entry for entry in prompt if isinstance(entry, dict)] if isinstance(prompt, list) else []
     if not messages or len(messages) != len(prompt if isinstance(prompt, list) else []):
         return ""
@@ -213,7 +213,7 @@ def _fragment(fragment: Mapping[str, object]) -> str:
 
 
 def chunk_text(chunk: Mapping[str, object]) -> str:
-    """What a piece of a leaf says: its text, how many bytes it has, or where they are."""
+    """Content of a leaf's chunk: its text, its number of bytes, or its reference."""
     data = chunk.get("data")
     if not isinstance(data, str):
         return str(chunk.get("ref") or data or "")

@@ -33,7 +33,7 @@ _SENDABLE_CODES = (1000, 1001, 1003, 1007, 1008, 1009, 1011, 1012, 1013)
 Key: TypeAlias = "tuple[int, str]"
 """A connection, and what was answered on it: a command with a stream id, `http`, or `nodes` of a session."""
 Count: TypeAlias = "tuple[int, int]"
-"""How many answers of a key have ended, and how many entries came since then; compared in this order."""
+"""Answers of a key that have ended, and entries since the last of them; compared in this order."""
 ClientEvent: TypeAlias = Frame | Message | Request | Close | Drop
 Sendable: TypeAlias = Frame | Message | Request
 _Wire: TypeAlias = "_Socket | _Session | _Http"
@@ -73,11 +73,11 @@ class AnswerCounts:
         return new
 
     def has_ended(self, connection: int) -> bool:
-        """Whether a connection is over."""
+        """True if a connection has ended."""
         return connection in self._ended
 
     def missing(self, expected: Mapping[Key, Count]) -> list[Key]:
-        """The keys that are behind their expected counts and may still catch up."""
+        """Keys below their expected counts whose connections are still open."""
         counts = self._counts
         return [key for key, n in expected.items() if counts.get(key, (0, 0)) < n and key[0] not in self._ended]
 
@@ -89,9 +89,9 @@ class ClientAction:
     event: ClientEvent | None
     """A frame or request sent, a connection left (or, where the server left it, waited for); None: the end."""
     after: Mapping[Key, Count]
-    """What had come since the action before: this one waits for as much, or for the end of its stream."""
+    """Answers that arrived since the previous action: this one waits for as many, or for the end of their streams."""
     in_session: bool = False
-    """Whether its connection is an Evergreen session, in which a frame is what was no message."""
+    """True if its connection is an Evergreen session; a frame is then what could not be parsed as a message."""
 
 
 def client_actions(events: Iterable[Event]) -> Iterator[ClientAction]:
@@ -220,7 +220,7 @@ class _Socket:
     path = ""
     """Below the server's URL."""
     facts: Mapping[str, object] = {}
-    """Of its beginning."""
+    """Facts of its `Open` event."""
 
     def __init__(self, driver: Driver, target: Target, number: int) -> None:
         self._driver = driver
@@ -277,7 +277,7 @@ class _Socket:
             self._driver.record(Close(now, self._number, "server" if server_first else "client", code, reason))
 
     async def settle(self) -> None:
-        """Return when everything has come that the server sent before now, as far as that can be known."""
+        """Wait until everything that the server sent before now has arrived, as far as a ping can show."""
         from websockets.exceptions import ConnectionClosed
 
         with contextlib.suppress(ConnectionClosed, TimeoutError):
@@ -285,7 +285,7 @@ class _Socket:
                 await (await self._connection.ping())
 
     async def leave(self, event: Close | Drop | None) -> None:
-        """Close the connection as recorded; harmless when it is gone."""
+        """Close the connection as recorded; does nothing if it is closed."""
         if isinstance(event, Drop):
             self._dropped = not self._reading.done()
             self._connection.transport.abort()
@@ -318,7 +318,7 @@ class _Session(_Socket):
 
 
 class _Http:
-    """The same over HTTP/1.1."""
+    """An HTTP/1.1 connection to the server."""
 
     def __init__(self, driver: Driver, target: Target, number: int) -> None:
         self._driver = driver

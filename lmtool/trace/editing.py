@@ -78,7 +78,7 @@ class Cut:
 
 
 def merge(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
-    """The events of several traces in order of time, each trace beginning at 0; connections are numbered anew."""
+    """Events of several traces in order of time, each trace starting at 0; connections are renumbered."""
     numbers: dict[tuple[int, int], int] = {}
     blobs: set[str] = set()
     tagged = (zip(repeat(which), source, strict=False) for which, source in enumerate(sources))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lmtool.protocol.lmtp.frames import Entry
 
 Style: TypeAlias = Literal["py", "compact", "msgspec"]
-"""How a program writes JSON (FORMAT.md, "Styles")."""
+"""JSON style of the program that wrote a text (FORMAT.md, "Styles")."""
 
 _PY = json.JSONEncoder(allow_nan=False)
 _COMPACT = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -38,10 +38,10 @@ _RESERVED_NAMES = ('"$blob"', '"$redacted"')
 
 @dataclass(frozen=True, slots=True)
 class JsonText:
-    """Text that ends in JSON, taken apart; writing it again gives the same bytes, unless it was redacted."""
+    """Text that ends in JSON, parsed; encoding it gives the same bytes, unless it was redacted."""
 
     lead: str
-    """What stands before the JSON: a frame's command, the `data: ` of a server-sent event, nothing in a body."""
+    """Text before the JSON: a frame's command, the `data: ` of a server-sent event, nothing in a body."""
     value: object
     """The JSON value; a member may be a reference `{"$blob": sha256}` or a mark `{"$redacted": ...}`."""
     style: Style
@@ -53,7 +53,7 @@ class JsonText:
 
 
 Content: TypeAlias = JsonText | str | bytes
-"""Taken apart, exact text, or binary."""
+"""Parsed JSON, exact text, or binary data."""
 
 
 def decoded(data: bytes) -> str | bytes:
@@ -188,14 +188,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request, whole."""
+    """A complete HTTP request."""
 
     time: float
     connection: int
     method: str
     path: str
     headers: Mapping[str, str]
-    """Those that were recorded; names in lower case."""
+    """Recorded headers; names in lower case."""
     body: Content | None = None
 
     def wire_body(self) -> bytes:
@@ -253,7 +253,7 @@ class Open(_WithFacts):
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """A connection ends in good order."""
+    """A connection is closed regularly."""
 
     time: float
     connection: int
@@ -272,13 +272,13 @@ class Drop(_WithFacts):
 
 @dataclass(frozen=True, slots=True)
 class Vocab:
-    """What token ids mean: text, or bytes that are no UTF-8 on their own."""
+    """Meaning of token ids: text, or bytes that are not UTF-8 by themselves."""
 
     time: float
     connection: int
     tokens: Mapping[int, str | bytes]
     names: Mapping[int, str] = field(default_factory=dict)
-    """What tokens are called that add no text, such as `<|im_end|>`; of some of `tokens`."""
+    """Names of tokens that add no text, such as `<|im_end|>`, for some of `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,20 +302,20 @@ class Remark:
 
 
 class Stat(_WithFacts):
-    """What the server told about itself. Facts: memory, queue lengths."""
+    """Statistics that the server reports. Facts: memory, queue lengths."""
 
     __slots__ = ()
 
 
 class Turn(_WithFacts):
-    """A turn of a conversation, as its client tells it. Facts: `number`, `behind`, `prompt`, `text`, `answer`, ..."""
+    """A turn of a conversation, reported by its client. Facts: `number`, `behind`, `prompt`, `text`, `answer`, ..."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The recording was ended in good order."""
+    """The recording was closed regularly."""
 
     time: float
     events: int
@@ -323,7 +323,7 @@ class End:
     tokens: int
     """Entries with a `token` in the parsed TOKEN frames."""
     sha256: str
-    """Of the lines before this one (FORMAT.md, "The end")."""
+    """Hash of the lines before this one (FORMAT.md, "The end")."""
     connection: int = 0
 
 
@@ -366,7 +366,7 @@ def token_entries(event: Event) -> list[Entry]:
 
 
 def count_tokens(event: Event) -> int:
-    """How many tokens an event carries, as the end record counts them."""
+    """Number of tokens in an event, as the end record counts them."""
     return sum("token" in entry for entry in token_entries(event))
 
 

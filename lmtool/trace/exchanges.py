@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BLOCK = 2**13
-"""Bytes that are compressed together. Fields repeat from record to record, so little is left of them."""
+"""Bytes that are compressed together; fields repeat from record to record."""
 
 
 class PackedList(Generic[T]):
-    """Records in order, each unpacked anew when it is read; one after the other, not at random."""
+    """Records in order, compressed; each iteration unpacks them again. For sequential access."""
 
     __slots__ = ("_blocks", "_count", "_latest", "_make")
 
@@ -70,7 +70,7 @@ class PackedList(Generic[T]):
 
 _START_STREAMS = ("GENERATE", "SCORE")
 ENDED_KEPT = 1000
-"""Streams of a connection that are remembered after their end; an answer for an older one counts as unannounced."""
+"""Ended streams of a connection that are remembered; an answer for an older one counts as unannounced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Reply:
     command: str
     entries: tuple[Entry, ...]
     bare: bool
-    """Whether the payload was a single object, not a list."""
+    """True if the payload was a single object, not a list."""
     style: Style
     exact: str | None = None
     """The frame's text where all of it belongs to the request and its JSON was written in another style."""
@@ -103,7 +103,7 @@ class Reply:
 
     @property
     def last(self) -> bool:
-        """Whether a stream or request ends with it."""
+        """True if it ends a stream or request."""
         return self.command == "MSG" or any(e.get("finish_reason") or e.get("error") for e in self.entries)
 
 
@@ -141,7 +141,7 @@ class LmtpExchange:
 
     @property
     def stream_id(self) -> object:
-        """As recorded; None where there is none."""
+        """Stream id as recorded; None if there is none."""
         return self.payload.get("stream_id")
 
     @property
@@ -151,7 +151,7 @@ class LmtpExchange:
 
     @property
     def ended(self) -> bool:
-        """Whether its last answer came: an end of the stream, or what answers any other request."""
+        """True if its last answer has arrived."""
         return any(frames.ends(reply.command, entry) for reply in self.replies for entry in reply.entries)
 
 
@@ -167,7 +167,7 @@ class HttpExchange:
     response: Response | None = None
     parts: PackedList[Part] = field(default_factory=lambda: PackedList(Part))
     streamed: bool = False
-    """Whether the body was server-sent events."""
+    """True if the body was server-sent events."""
     complete: bool = False
 
     @property
@@ -192,7 +192,7 @@ RecordedRequest: TypeAlias = "Exchange | SessionAction"
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedEntry:
-    """An entry of a server's frame for a stream that nobody began on its connection."""
+    """An entry of a server's frame for a stream that no request of its connection started."""
 
     connection: int
     entry: Entry
@@ -200,13 +200,13 @@ class UnmatchedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What of a trace is compared and answered, in little memory."""
+    """Requests of a trace with their answers, in little memory."""
 
     exchanges: list[Exchange]
     session_events: list[Event]
     """Messages of Evergreen's sessions, and the ends of connections."""
     words: Mapping[int, str | bytes]
-    """What token ids mean."""
+    """Text of token ids."""
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Recording:
@@ -229,7 +229,7 @@ class Recording:
 
 
 def recorded_requests(events: Iterable[Event]) -> list[RecordedRequest]:
-    """As `exchanges`, and the actions of Evergreen's sessions. Raises `ResourceError` without protobuf."""
+    """All exchanges and Evergreen actions. Raises `ResourceError` without protobuf."""
     return Recording.of(events).requests
 
 
@@ -250,7 +250,7 @@ def exchanges(events: Iterable[Event]) -> list[Exchange]:
 
 
 def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[UnmatchedEntry]]:
-    """As `exchanges`, and beside them what belongs to none."""
+    """All exchanges of a trace, and the entries that belong to none."""
     collector = Collector()
     for event in events:
         collector.take(event)
@@ -264,31 +264,31 @@ def read_request(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
 
 
 class RequestTable(Generic[T]):
-    """The requests of one connection by stream id: whose an entry of a frame is (LMTP, STR-2, STR-5, ERR-6).
+    """Requests of one connection by stream id; finds the request that an entry belongs to (LMTP, STR-2, STR-5, ERR-6).
 
-    An answer for an id after its stream's end still belongs to that stream, until another request names the id or
+    An answer for an id belongs to its stream even after the stream's end, until another request uses the id or
     `ENDED_KEPT` other streams have ended.
     """
 
     def __init__(self) -> None:
         self.holders: dict[Key, T] = {}
-        """The stream that has an id now, or had it last."""
+        """Current or latest stream of each id."""
         self._ended: dict[Key, None] = {}
-        """Ids whose stream has ended, in order."""
+        """Ids whose stream has ended, oldest first."""
         self._queued: dict[Key, deque[T]] = {}
-        """Requests that named the id of a stream that runs: refused, or next."""
+        """Requests with the id of a running stream: refused, or started after it."""
         self._questions: dict[Key, deque[T]] = {}
         """Requests that start no stream, such as MODEL_INFO."""
         self._answered_ids: set[Key] = set()
-        """Ids whose questions have all been answered; the last one is kept, for answers too many."""
+        """Ids whose questions have all been answered; the last question is kept for surplus answers."""
 
     @property
     def any_queued(self) -> bool:
-        """Whether an id may change hands when its stream ends."""
+        """True if an id may pass to another request when its stream ends."""
         return bool(self._queued)
 
     def add(self, command: str | None, key: Key, request: T) -> None:
-        """A request that bears this id."""
+        """Add a request with this id."""
         if command not in _START_STREAMS:
             if key in self._answered_ids:
                 self._answered_ids.discard(key)
@@ -301,7 +301,7 @@ class RequestTable(Generic[T]):
             self._queued.setdefault(key, deque()).append(request)
 
     def owner(self, command: str | None, entry: Entry) -> T | None:
-        """The request that an entry answers; None where nobody asked. Call it once for each entry, in order."""
+        """Request that an entry answers; None if there is none. Call once per entry, in order."""
         key = frames.stream_key(entry.get("stream_id"))
         questions = self._questions.get(key)
         if command == "MSG":
@@ -328,7 +328,7 @@ class RequestTable(Generic[T]):
         return request
 
     def end(self, key: Key) -> None:
-        """The stream that has this id is over: the id is free, or the next request's."""
+        """End the stream with this id; the id becomes free, or passes to the next queued request."""
         if key in self._queued:
             self.holders[key] = self._next(key)
             return
@@ -338,7 +338,7 @@ class RequestTable(Generic[T]):
             del self._ended[oldest], self.holders[oldest]
 
     def open_requests(self) -> list[T]:
-        """Those without an end."""
+        """Requests without an end."""
         left = [request for key, request in self.holders.items() if key not in self._ended]
         left += [request for queued in self._queued.values() for request in queued]
         return left + [q for key, several in self._questions.items() if key not in self._answered_ids for q in several]

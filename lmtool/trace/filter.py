@@ -19,7 +19,7 @@ _DEEPEST = 50
 
 
 class Facts(Protocol):
-    """What a filter may test; None stands for what is not known, such as a token's facts where a stream is meant."""
+    """Properties that a filter tests; None if unknown, such as a token's properties when a stream is tested."""
 
     @property
     def sid(self) -> str:
@@ -67,7 +67,7 @@ class Facts(Protocol):
 
     @property
     def is_thought(self) -> bool | None:
-        """Whether the token is of what the model thinks before its answer."""
+        """True if the token belongs to the model's reasoning."""
 
 
 Test: TypeAlias = "Callable[[Facts], bool | None]"
@@ -113,11 +113,11 @@ class Filter:
     _test: Test
 
     def token(self, facts: Facts) -> bool:
-        """Whether to show a token."""
+        """True if a token matches."""
         return self._test(facts) is True
 
     def stream(self, facts: Facts) -> bool:
-        """Whether a stream may have tokens to show: what depends on tokens counts as possible."""
+        """True if a stream may have matching tokens; conditions on tokens count as possible."""
         return self._test(facts) is not False
 
 
@@ -264,7 +264,7 @@ def _compared(name: str, compare: Callable[[float, float], bool], limit: float) 
 
 
 def _known(name: str, holds: Callable[[Any], bool | None]) -> Test:
-    """Whether something holds for what may not be known."""
+    """A test that gives None for an unknown value."""
 
     def test(facts: Facts) -> bool | None:
         value = getattr(facts, name)

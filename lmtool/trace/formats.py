@@ -31,17 +31,17 @@ _COMMAND = re.compile(r"(GENERATE|SCORE|MODEL_INFO|MODELS|BUFFER|WATCH|CANCEL|TO
 _FROM_SERVER = ("TOKEN", "MSG")
 COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs", "thought", "prompt")
 _FORMULA = "=+-@\t\uff1d\uff0b\uff0d\uff20"
-"""Begin what tables take for formulas."""
+"""First characters of a cell that spreadsheets read as a formula."""
 THOUGHT_SGR = f"3;38;5;{THOUGHT_INK}"
-"""How a terminal recording shows what a model thinks before its answer."""
+"""Terminal style of reasoning."""
 _LARGE = (*PROMPT_MEMBERS, "logit_bias", "tools", "functions")
 """Members of a request that a document leaves out."""
 
 
 def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
-    """A table with one row an output, with the prompt in a stream's first; choice: of this choice of each HTTP answer.
+    """A table with one row per output, and the prompt in the first row of a stream.
 
-    A stream without outputs has a row of its own.
+    A stream without outputs has one row. choice: only this choice of HTTP answers.
     """
     del header
     answers, asked = Answers(stream_of), dict[str, RequestStarted]()
@@ -77,9 +77,9 @@ def _row(values: Iterable[object]) -> str:
 
 
 def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """An asciicast version 2: the text of all streams as it came, each change of stream on a line of its own.
+    """An asciicast version 2: the text of all streams as it arrived, with a new line for each change of stream.
 
-    So does an answer behind its thought, which has a look of its own.
+    Reasoning has its own style; the answer after it starts a new line.
     """
     title = _line(header.title or "lmtool trace")
     yield json.dumps({"version": 2, "width": 100, "height": 30, "title": title}) + "\n"
@@ -107,12 +107,12 @@ def _line(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The same for a document: neither HTML nor signs of Markdown."""
+    """Text for a document, with HTML and Markdown escaped."""
     return re.sub(r"([\\`*_{}\[\]()#!|~])", r"\\\1", html.escape(_line(text), quote=False))
 
 
 def _cell(value: object) -> object:
-    """The same for a table: a program that opens it takes no text for a formula."""
+    """Text for a table cell; text that looks like a formula gets a quote in front."""
     if not isinstance(value, str):
         return value
     shown = visible(value)
@@ -283,10 +283,10 @@ def _har_message(event: Frame | Message) -> Mapping[str, object]:
 
 
 def from_wire_log(lines: Iterable[str], style: Style, left_out: list[int] | None = None) -> Iterator[Event]:
-    """A plain wire log as one connection, as websocat and wscat print it; times are event numbers / 1000.
+    """Events of a plain wire log as one connection, as websocat and wscat print it; times are event numbers / 1000.
 
-    `> ` is the client, `< ` the server; a line that begins with a known command needs no mark. left_out: gets the
-    numbers of all other lines but comments. Raises `FileError` where no line is a frame.
+    `> ` marks the client, `< ` the server; a line that begins with a known command needs no mark. left_out: gets the
+    numbers of all other lines except comments. Raises `FileError` if no line is a frame.
     """
     yield Open(0.0, 1)
     number, first = 1, ""

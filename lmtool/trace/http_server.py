@@ -37,7 +37,7 @@ UNREADABLE = Refusal("invalid_headers", "this is no HTTP/1.1", "send requests as
 
 
 class ConnectionServer:
-    """Serves each connection in a task of its own, until `close`."""
+    """Serves each connection in its own task, until `close`."""
 
     def __init__(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
         """serve: called with the two ends of each connection; cancelled by `close`."""
@@ -84,9 +84,9 @@ def arriving(writer: asyncio.StreamWriter) -> Iterator[ArrivalTimer]:
 
 
 def refusal_of(policy: AccessPolicy, head: Head) -> Refusal | None:
-    """Why a request is refused; None for one that is admitted.
+    """Reason a request is refused; None if it is admitted.
 
-    What needs no key (`/health`, a preflight) must be the head alone: what follows would be admitted with it.
+    Requests that need no key (`/health`, a preflight) must have no body: what follows would be admitted with them.
     """
     if not is_unambiguous(head):
         return UNREADABLE
@@ -95,7 +95,7 @@ def refusal_of(policy: AccessPolicy, head: Head) -> Refusal | None:
 
 
 def refusal_answer(policy: AccessPolicy, head: Head | None, refusal: Refusal) -> bytes:
-    """The answer to a request that is refused; its connection ends. head: None where none could be read."""
+    """Response to a refused request; its connection ends. head: None if none could be parsed."""
     if head is None or is_websocket_handshake(head):
         answer = refusal.status, refusal.sentence.encode()
     else:
@@ -104,7 +104,7 @@ def refusal_answer(policy: AccessPolicy, head: Head | None, refusal: Refusal) ->
 
 
 def unreachable_answer(policy: AccessPolicy, head: Head, sentence: str) -> bytes:
-    """The answer of a proxy whose server cannot be reached, 502; its connection ends."""
+    """Response of a proxy whose server is unreachable, 502; its connection ends."""
     if is_websocket_handshake(head):
         return _ending(policy, head, HTTPStatus.BAD_GATEWAY, sentence.encode())
     error = ApiError(HTTPStatus.BAD_GATEWAY, sentence, code="connection")
@@ -121,12 +121,12 @@ def _ending(
 
 
 def preflight_answer(policy: AccessPolicy, head: Head) -> bytes:
-    """The answer to a preflight that was admitted."""
+    """Response to an admitted preflight."""
     return _head(HTTPStatus.NO_CONTENT, preflight_headers(policy, head.headers))
 
 
 async def last_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
-    """Send the last bytes of a connection, and discard input for a moment: an unread body would reset it."""
+    """Send the last bytes of a connection and discard input for a moment: an unread body would reset the connection."""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(LINGER):
             writer.write(answer)
@@ -149,16 +149,16 @@ class Admission:
     """One connection's requests, each counted from `begin` to `end` against the limits of its key and address."""
 
     def __init__(self, policy: AccessPolicy, writer: asyncio.StreamWriter) -> None:
-        """writer: of the connection, whose other end is the client or a proxy."""
+        """writer: of the connection to the client or to a trusted proxy."""
         name = writer.get_extra_info("peername")
         self._policy = policy
         self._peer: str | None = name[0] if isinstance(name, tuple) else None
         self._open = contextlib.ExitStack()
         self.caller: Caller | None = None
-        """Who sends the request at hand; None where nothing is counted."""
+        """Caller of the current request; None if nothing is counted."""
 
     def begin(self, head: Head) -> Refusal | None:
-        """Count a request whose key is right, a handshake for as long as its WebSocket; why it is refused, or None."""
+        """Count a request with a valid key, a handshake while its WebSocket is open. Returns a refusal, or None."""
         method, path = head.start[0], head.start[1].partition("?")[0]
         callers = self._policy.callers
         try:
@@ -175,17 +175,17 @@ class Admission:
         return None
 
     def address(self, head: Head) -> str | None:
-        """Where a request comes from; None for a Unix socket. Raises `ConflictingAddressesError`."""
+        """Client address of a request; None for a Unix socket. Raises `ConflictingAddressesError`."""
         return client_address(self._policy.proxies, self._peer, head.headers)
 
     def end(self) -> None:
-        """The requests that were begun are answered; harmless where none was."""
+        """End the counted requests; does nothing if there are none."""
         self._open.close()
         self.caller = None
 
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
-        """Let what is called find the caller, as behind the door of a server of ours."""
+        """Make the caller the current one for the block."""
         token = current_caller.set(self.caller)
         try:
             yield
@@ -209,7 +209,7 @@ def count_entries(use: StreamUse, entries: Iterable[Entry]) -> None:
 
 
 def count_answer(use: StreamUse, exchange: HttpExchange) -> None:
-    """Count the tokens that a recorded answer tells."""
+    """Count the tokens that a recorded answer reports."""
     response = exchange.response
     api = api_of(exchange.request.method, exchange.request.path)
     if response is None or api is None:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="RecordedRequest")
 Protocol: TypeAlias = Literal["lmtp", "http", "evergreen"]
 OnMiss: TypeAlias = Literal["error", "nearest", "close", "hang"]
-"""What a client gets whose request no recorded one matches."""
+"""Answer to a request that matches no recorded one."""
 MatchMode: TypeAlias = Literal["exact", "prompt", "order"]
 """`exact`: all fields; `prompt`: model and prompt; `order`: the n-th request gets the n-th answer."""
 
 DEFAULTS: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 32, "top_logprobs": 1, "logit_bias": {}}
-"""What a missing field of a GENERATE means (LMTP)."""
+"""Defaults of GENERATE fields (LMTP)."""
 _COMPARED = 32
 """Requests of the same prompt, of the same other fields and of the same kind, among which the nearest is sought."""
 _HASHED_DEPTH = 20
@@ -34,7 +34,7 @@ _HASHED_DEPTH = 20
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
-    """A request that comes in."""
+    """A request to the mock server."""
 
     kind: str
     """The LMTP command, an HTTP method and path, or an action's name; empty for a frame that is no request."""
@@ -131,7 +131,7 @@ class Matcher(Generic[R]):
 
 
 _Unknown: TypeAlias = frozenset[tuple[str, Literal["incomplete", "redacted"]]]
-"""Names of the fields of which a request does not tell all, each with the reason."""
+"""Fields of a request that are not fully known, each with the reason."""
 
 
 def _unknown(payload: Mapping[str, object], names: Container[str]) -> _Unknown:
@@ -244,7 +244,7 @@ def _canonical(payload: Mapping[str, object], kind: str) -> Mapping[str, object]
 
 
 def _equal(recorded: object, received: object) -> bool:
-    """Whether two values mean the same: 1, 1.0 are equal, and so are 0.0, -0.0; of redacted prompts, the lengths."""
+    """True if two values mean the same: 1 and 1.0, 0.0 and -0.0; redacted prompts of equal length."""
     if INCOMPLETE in (recorded, received):
         return True
     if _is_redacted(recorded) or _is_redacted(received):
@@ -257,7 +257,7 @@ def _is_redacted(value: object) -> bool:
 
 
 def _length(value: object) -> object:
-    """Number of ids, messages or characters, as a redacted value tells it; 1 for any other value."""
+    """Number of ids, messages or characters, also of a redacted value; 1 for any other value."""
     if isinstance(value, dict) and "$redacted" in value:
         return value.get("n")
     return len(value) if isinstance(value, list | str) else 1
@@ -286,8 +286,8 @@ def quote(value: object, most: int = 100) -> str:
 
 
 Trouble: TypeAlias = Literal["batch", "delay", "fields", "commands", "cut"]
-"""`batch`: tokens split otherwise over frames, bytes over chunks; `delay`: extra waits; `fields`, `commands`: unknown
-ones; `cut`: every other answer ends with the connection."""
+"""`batch`: tokens regrouped into other frames, bytes into other chunks; `delay`: extra waits; `fields`, `commands`:
+unknown ones added; `cut`: about half of the answers end with a lost connection."""
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 MOST_DELAY = 0.05
 """Seconds added before one piece."""
@@ -343,7 +343,7 @@ class Chaos:
 
 
 def _batched(replies: Sequence[Reply], random: Random) -> Iterator[Reply]:
-    """The same entries in the same order, in frames of one to four; a frame goes out when its last entry does."""
+    """The same entries in the same order, in frames of one to four; a frame is sent when its last entry is due."""
     waiting: list[tuple[Reply, Mapping[str, object]]] = []
     size = random.randint(1, 4)
     for reply in replies:
@@ -374,7 +374,7 @@ def _with_commands(replies: Sequence[Reply], random: Random) -> Iterator[Reply]:
 
 
 def _split(parts: Iterable[Part], random: Random) -> Iterator[Part]:
-    """The same bytes, cut at other places, some of them inside a character or an event."""
+    """The same bytes, split at other places, also inside characters and events."""
     for part in parts:
         places = sorted(random.randrange(len(part.data) + 1) for _ in range(random.randint(0, 3)))
         for start, end in pairwise((0, *places, len(part.data))):
@@ -384,7 +384,7 @@ def _split(parts: Iterable[Part], random: Random) -> Iterator[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How recorded times become waiting."""
+    """Timing of replayed answers."""
 
     speed: float | None = 1.0
     """Times as fast as recorded; None waits for nothing."""
@@ -392,7 +392,7 @@ class Pace:
     """Longest wait between two pieces of an answer, in seconds; None for any."""
 
     def due(self, offsets: Iterable[float]) -> Iterator[float]:
-        """When each piece is sent, in seconds after its request."""
+        """Time of each piece, in seconds after its request."""
         due = before = 0.0
         for offset in offsets:
             gap = 0.0 if self.speed is None else max(0.0, offset - before) / self.speed

@@ -25,7 +25,7 @@ MAX_MESSAGES = 10
 
 
 class Check(Protocol):
-    """What an outcome is of: a recording in one direction, a conformance case."""
+    """Subject of an outcome: a recording in one direction, or a conformance case."""
 
     @property
     def id(self) -> str:
@@ -41,7 +41,7 @@ class Check(Protocol):
         """Class and name in a JUnit file."""
 
     def matches(self, pattern: str) -> bool:
-        """Whether a glob names it."""
+        """True if a glob matches its id."""
         return fnmatchcase(self.id, pattern)
 
 
@@ -57,14 +57,14 @@ class Outcome(Generic[C]):
     messages: tuple[str, ...] = ()
     """A sentence for each thing found."""
     reason: str = ""
-    """Why it was skipped, or why it is known to fail."""
+    """Reason it was skipped or is known to fail."""
     seconds: float = 0.0
     trace: str = ""
     """File that holds what was sent and received, if it was kept."""
 
     @property
     def bad(self) -> bool:
-        """Whether the run as a whole fails because of it."""
+        """True if it makes the run fail."""
         return self.verdict in ("fail", "fixed")
 
     @property

@@ -106,7 +106,7 @@ addEventListener("keydown", event => {
 });
 streams.forEach((tokens, c) => tokens.forEach((token, p) => token.addEventListener("mouseenter", () => show(c, p))));
 """
-"""What makes the page answer keys and the pointer; without it titles of tokens show the same."""
+"""Script for keys and pointer; without it, the titles of tokens show the same text."""
 
 
 _CUBE = (0, 95, 135, 175, 215, 255)
@@ -150,7 +150,7 @@ def rgb(number: int) -> str:
 
 
 MAX_TOKENS = 50_000
-"""Of one page; a browser is slow with more."""
+"""Tokens of one page; more make a browser slow."""
 _PROMPT_CHARACTERS = 4000
 _TITLE_CHARACTERS = 80
 
@@ -182,7 +182,7 @@ class Page:
 
     heat: HeatMode = "prob"
     labels: frozenset[str] = frozenset()
-    """Of the streams to show; empty: all."""
+    """Streams to show; empty for all."""
     columns: list[PageStream] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     """Texts of token ids."""
@@ -274,7 +274,7 @@ class Page:
         return " ".join([*([] if step is None else [f"h{step}"]), *(["thought"] if token.is_thought else [])])
 
     def about(self, number: int, token: PageToken) -> str:
-        """What pointing at a token shows: its figures, then an alternative a line."""
+        """Tooltip of a token: its numbers, then one alternative per line."""
         facts = [f"token {number + 1}", *([] if token.id is None else [f"id {token.id}"])]
         facts += ["thought"] if token.is_thought else []
         if token.logprob is not None:
@@ -290,19 +290,19 @@ class Page:
 
 
 def equal_tokens(streams: Sequence[PageStream]) -> int | None:
-    """How many tokens two streams have in common at their beginning; None for any other number of streams."""
+    """Length of the common prefix of two streams, in tokens; None for any other number of streams."""
     if len(streams) != 2:
         return None
     return first_difference(*([(token.id, token.text) for token in stream.tokens] for stream in streams))
 
 
 def heading(stream: PageStream) -> str:
-    """Where a stream comes from, its label, its model."""
+    """Source, label and model of a stream."""
     return " ".join(filter(None, (stream.source, stream.label, stream.model)))
 
 
 def summary(streams: Sequence[PageStream], equal: int | None) -> str:
-    """How many streams and tokens; of two, how far they are equal (`equal_tokens`)."""
+    """Number of streams and tokens; for two streams, the length of their common prefix (`equal_tokens`)."""
     count = sum(len(stream.tokens) for stream in streams)
     parts = [f"{len(streams)} stream{'s' * (len(streams) != 1)}", f"{count} tokens"]
     if equal is not None:
@@ -312,7 +312,7 @@ def summary(streams: Sequence[PageStream], equal: int | None) -> str:
 
 
 def ending(stream: PageStream) -> str:
-    """How many tokens, how it ended, its perplexity."""
+    """Number of tokens, ending and perplexity of a stream."""
     parts = [f"{len(stream.tokens)} tokens", stream.error or stream.finish_reason or "not finished"]
     logprobs = [token.logprob for token in stream.tokens if token.logprob is not None]
     mean = perplexity(sum(logprobs), len(logprobs)) if len(logprobs) == len(stream.tokens) else None
@@ -320,7 +320,7 @@ def ending(stream: PageStream) -> str:
 
 
 def _prompt(started: RequestStarted, answers: Answers[PageStream]) -> str:
-    """The prompt as text, as far as the trace tells it; of a conversation its last message."""
+    """Prompt as text, if the trace has it; the last message of a conversation."""
     prompt = started.prompt
     parts = prompt if isinstance(prompt, list) else [prompt]
     texts = []
@@ -344,7 +344,7 @@ def escaped(text: str) -> str:
 
 
 MAX_PICTURE_TOKENS = 5000
-"""Of one picture: more would be higher than anybody scrolls."""
+"""Tokens of one picture; more would be too high to scroll."""
 SINGLE, BESIDE = 88, 58
 """Characters of a line, of one stream and of two side by side."""
 _PROMPT_LINES = 8
@@ -364,7 +364,7 @@ class Piece:
     kind: str = ""
     """Classes of the style sheet: `h3`, `h3 thought`, `quiet`."""
     about: str = ""
-    """What a browser shows when one points at it."""
+    """Tooltip."""
     is_difference: bool = False
 
     @property
@@ -375,7 +375,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Lines:
-    """Pieces in lines of a width; one that does not fit goes to the next line whole, a longer one is cut."""
+    """Line wrapping at a width: a piece that does not fit moves to the next line, a longer one is split."""
 
     columns: int
     lines: list[list[Piece]] = field(default_factory=lambda: [[]])
@@ -496,7 +496,7 @@ def _legend(heat: HeatMode, *, differs: bool) -> Iterator[Piece]:
 
 
 def _framed(title: str, body: Iterable[str], wide: int, high: int) -> str:
-    """The whole picture: on dark pages its rules replace the colours that the elements have."""
+    """The complete SVG. On dark pages its style rules replace the colours of the elements."""
     dark_ground, dark_ink, dark_quiet = _GROUNDS[False]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" xml:space="preserve" width="{wide}" height="{high}"'

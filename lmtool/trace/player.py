@@ -82,7 +82,7 @@ class Player(ConnectionServer):
         self._warn = warn
         super().__init__(self._serve)
         self.sessions: SessionPlayer | None = None
-        """What speaks Evergreen; None where no session was recorded."""
+        """Player of Evergreen sessions; None if none was recorded."""
         if any(one.protocol == "evergreen" for one in matcher.recorded):
             from lmtool.trace.session_player import SessionPlayer  # needs packages that only `serve` brings
 
@@ -137,7 +137,7 @@ class _Connection:
         self._writer = writer
         self._admission = Admission(player.policy, writer)
         self._cors: list[tuple[str, str]] = []
-        """Headers for the answer to the request at hand."""
+        """CORS headers for the response to the current request."""
 
     async def run(self) -> None:
         """Answer requests until the client goes, or sends one that is refused."""
@@ -178,7 +178,7 @@ class _Connection:
                 return
 
     async def _answer(self, head: Head, body: bytes) -> bool:
-        """Answer an HTTP request; return whether the connection goes on."""
+        """Answer an HTTP request. Returns True if the connection stays open."""
         if is_preflight(head.start[0], head.headers):
             self._writer.write(preflight_answer(self._player.policy, head))
             return True
@@ -286,7 +286,7 @@ class _LmtpSocket:
         self._plays: list[asyncio.Task[None]] = []
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._extended = False
-        """Whether the client has shown that it knows the extensions."""
+        """True once the client has shown that it supports the extensions."""
         self._forwarder = None if player.target is None else FrameForwarder(player.target, socket.send)
 
     async def run(self) -> None:
@@ -307,7 +307,7 @@ class _LmtpSocket:
                     raise failed
 
     async def _receive(self, frame: str | bytes) -> bool:
-        """Begin to answer a frame; return whether the connection goes on."""
+        """Start to answer a frame. Returns True if the connection stays open."""
         command, payload = read_request(frame)
         self._extended = self._extended or "lmtp" in payload
         key = json.dumps(payload.get("stream_id"), sort_keys=True)
@@ -349,7 +349,7 @@ class _LmtpSocket:
             await self._fail(answer, stream_id, error.message)
 
     async def _fail(self, answer: str, stream_id: object, why: str, error: LmtoolError | None = None) -> None:
-        """Refuse a request. error: whose kind is told too, to a client that knows the extensions (EXT-2, EXT-7)."""
+        """Refuse a request. error: its code is sent too if the client supports the extensions (EXT-2, EXT-7)."""
         entry: dict[str, object] = {"stream_id": stream_id, "error": why}
         if error is not None and self._extended:
             entry |= {"error_code": wire_code(error.code), "retryable": error.retryable}
@@ -399,9 +399,9 @@ _HOP = {
 }
 """Headers of one connection: they are not passed on (RFC 9110, 7.6.1), and answers shall come uncompressed."""
 _OURS = {"origin", "sec-fetch-site", "proxy-authorization"}
-"""Headers for this server's door: the server behind is asked by a program."""
+"""Headers meant for this server only; the server behind it is called by a program, not a browser."""
 _KEYS = {"authorization", "x-api-key"}
-"""Headers that a client has for the server behind, unless this program has a key of its own for it."""
+"""Headers with the client's key for the server behind, unless this program has its own key for it."""
 
 
 class FrameForwarder:
@@ -415,7 +415,7 @@ class FrameForwarder:
         self._reading: asyncio.Task[None] | None = None
 
     async def send(self, frame: str | bytes) -> None:
-        """Pass a frame on. Raises `ConnectError` when the server cannot be reached or has gone, `AccessDeniedError`."""
+        """Forward a frame. Raises `ConnectError` if the server is unreachable or disconnected, `AccessDeniedError`."""
         from websockets.exceptions import ConnectionClosed
 
         if self._connecting is None:

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from lmtool.trace.stream_events import Text
 
 Kind: TypeAlias = Literal["new", "shorter", "text", "date", "id", "place", "order", "template", "same"]
-"""Why a common beginning ends: more follows, the prompt ends, a text differs, a date or time in it, an id in it, a part
-of another kind stands there, tools have another order, only the template's settings differ, nothing differs."""
+"""Reason a common prefix ends: `new`: more follows; `shorter`: the prompt ends; `text`: a text differs; `date`: a date
+or time in it; `id`: an id in it; `place`: a part of another kind; `order`: the tools have another order;
+`template`: only settings of the template differ; `same`: nothing differs."""
 MOST_VARIANTS = 64
 """Different continuations of one beginning that a prompt is compared with, the latest ones."""
 SHOWN = 24
-"""Characters, or ids, of a difference that are told."""
+"""Characters, or ids, of a difference that are shown."""
 _WHOLE = ("tokens", "prompt")
-"""Parts that may go on where another one ends; a message that does is another message."""
+"""Parts that another prompt may continue; a message that continues is another message."""
 _ALIGNED = 2000
-"""Ids behind a difference in which the same ids are looked for."""
+"""Ids after a difference that are searched for a common run."""
 _DATE = re.compile(
     r"\d{4}-\d\d?-\d\d?(?:[T ]\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)?|\d\d?:\d\d(?::\d\d(?:\.\d+)?)?|\d\d?[./]\d\d?[./]\d{2,4}"
     r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b|\b\d{10}(?:\d{3})?\b"
@@ -40,15 +41,15 @@ _ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What ends the common beginning of two prompts."""
+    """First difference between two prompts."""
 
     kind: Kind
     part: str = ""
-    """Such as `system`, `tool get_weather`, `message 3 (user)`, `tokens`; the first one that is not the same."""
+    """First part that differs, such as `system`, `tool get_weather`, `message 3 (user)`, `tokens`."""
     at: int = 0
     """Characters or ids of that part before it."""
     before: Text = ""
-    """What stood there in the earlier prompt, and what follows, in short."""
+    """Start of the differing text in the earlier prompt."""
     now: Text = ""
 
 
@@ -69,11 +70,11 @@ class SharedPrefix:
     difference: Difference | None = None
     """None where there is nothing to compare."""
     repeated: int = 0
-    """Of what follows, in the same unit, what the earlier prompt had as well: a cache of beginnings cannot have it."""
+    """Characters or ids after the difference that the earlier prompt has too; a prefix cache cannot reuse them."""
     settings: tuple[str, ...] = ()
     """Names of the template's settings that differ."""
     usage: TokenUsage | None = None
-    """What the server counted."""
+    """Usage that the server reported."""
 
     @property
     def total(self) -> int:
@@ -82,14 +83,14 @@ class SharedPrefix:
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Tokens of the prompt: counted, or as the server says; None where nobody does."""
+        """Prompt tokens, counted or reported by the server; None if unknown."""
         if self.content.unit == "tokens":
             return self.total
         return None if self.usage is None else self.usage.prompt_tokens
 
     @property
     def cached_tokens(self) -> int | None:
-        """What the server says it had."""
+        """Cached tokens that the server reported."""
         return None if self.usage is None else self.usage.cached_tokens
 
     @property
@@ -113,7 +114,7 @@ class _Node:
 
     children: dict[PromptPart, _Node] = field(default_factory=dict)
     latest: SharedPrefix | None = None
-    """The latest request whose prompt begins so."""
+    """Latest request with this prefix."""
     ends: SharedPrefix | None = None
     """The latest whose prompt is no more than this."""
 
@@ -128,7 +129,7 @@ class PrefixSharing:
         self._roots: dict[tuple[str, str], _Node] = {}
 
     def add(self, started: RequestStarted) -> SharedPrefix:
-        """What a request shares with earlier ones."""
+        """Prefix that a request shares with earlier ones."""
         content = prompt_content(started)
         found = SharedPrefix(started.label, started.time, started.kind, content)
         root = self._roots.setdefault(content.scope, _Node())
@@ -183,7 +184,7 @@ def _common(one: PromptPart, other: PromptPart) -> int:
 
 
 def _alike(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many items two sequences begin with alike."""
+    """Length of the common prefix of two sequences."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
@@ -218,7 +219,7 @@ def _difference(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: 
 
 
 def _in_text(name: str, old: str, new: str, at: int) -> Difference:
-    """What differs at a place of two texts: a date, a time or an id that the place is part of, or words."""
+    """Difference at a position of two texts: a date, a time or an id around it, or words."""
     kinds: tuple[tuple[Kind, re.Pattern[str]], ...] = (("date", _DATE), ("id", _ID))
     for kind, pattern in kinds:
         was, is_now = _around(pattern, old, at), _around(pattern, new, at)
@@ -228,14 +229,14 @@ def _in_text(name: str, old: str, new: str, at: int) -> Difference:
 
 
 def _around(pattern: re.Pattern[str], text: str, at: int) -> str:
-    """The match that a place is in, or directly behind."""
+    """The match that contains or ends at a position; empty if there is none."""
     start = max(0, at - 40)
     found = (match for match in pattern.finditer(text, start, at + 60) if match.start() <= at <= match.end())
     return next((match[0] for match in found), "")
 
 
 def _repeated(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: int, inside: int) -> int:
-    """How much behind a difference is as it was before, in characters or ids."""
+    """Characters or ids after a difference that are unchanged."""
     if now[depth].name == "tokens":
         texts = ([part.text for part in parts[depth:]] for parts in (before, now))
         old, new = ([one for text in side if not isinstance(text, str) for one in text][inside:] for side in texts)
@@ -249,14 +250,14 @@ def _repeated(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: in
 
 
 def _aligned(old: list[int], new: list[int]) -> int:
-    """Length of the longest run of ids of one list that begins near the other's beginning, and goes on alike."""
+    """Length of the common run, from the first long match near the start of both lists."""
     matcher = SequenceMatcher(None, old[:_ALIGNED], new[:_ALIGNED], autojunk=False)
     match = matcher.find_longest_match()
     return 0 if not match.size else _alike(old[match.a :], new[match.b :])
 
 
 def shared_prefixes(events: Iterable[Event]) -> tuple[list[SharedPrefix], Mapping[int, str | bytes]]:
-    """Of each request of a trace that has a model read a prompt, in order; and what ids mean.
+    """Shared prefix of each request with a prompt, in order; and the text of token ids.
 
     Events must hold no references to large values.
     """
@@ -272,7 +273,7 @@ def shared_prefixes(events: Iterable[Event]) -> tuple[list[SharedPrefix], Mappin
 
 
 _WORTH_TELLING = 32
-"""Tokens or characters behind a difference that are as before; fewer may be a bracket or two."""
+"""Unchanged tokens or characters after a difference that are worth a line; fewer may be a bracket or two."""
 _SLACK = 64
 """Tokens that a server may have fewer of without a word: caches hold blocks."""
 
@@ -326,7 +327,7 @@ def _reasons(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -
 
 
 def repeated_tokens(shared: SharedPrefix) -> int | None:
-    """Tokens behind the difference that an earlier prompt had as well, and that were computed; None where unknown."""
+    """Unchanged tokens after the difference that had to be computed again; None if unknown."""
     again = shared.in_tokens(shared.repeated)
     if again is None or shared.prompt_tokens is None:
         return again
@@ -383,7 +384,7 @@ def _place(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -> 
 
 
 def as_json(shared: SharedPrefix, spell: Callable[[int], str | bytes | None] = lambda _: None) -> dict[str, object]:
-    """The same as an object; amounts in `unit`, and in tokens where these are known."""
+    """The result as a JSON object; amounts in `unit`, and in tokens if these are known."""
     difference, computed = shared.difference, None
     if shared.prompt_tokens is not None and shared.cached_tokens is not None:
         computed = max(0, shared.prompt_tokens - shared.cached_tokens)

@@ -44,7 +44,7 @@ CONNECT_LIMIT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server behind the proxy, or one that is asked by a client of ours."""
+    """A server: behind the proxy, or called by our replay client."""
 
     url: str
     """Has no credentials, so it may be shown."""
@@ -54,11 +54,11 @@ class Target:
     path: str
     """Put in front of paths that lack it."""
     authorization: str | None = field(default=None, repr=False)
-    """What a client of ours shows in the header of this name. A proxy shows nothing: its clients do."""
+    """Value of the `Authorization` header that our own client sends. A proxy forwards its clients' headers."""
     unix: str | None = None
     """The path of the Unix socket it listens on, in the place of host and port."""
     same_door: bool = False
-    """It lets in what the proxy lets in, by the same policy: a proxy leaves it the `Host` that was asked for."""
+    """True if the server applies the proxy's own access policy; the proxy then keeps the client's `Host`."""
 
     @property
     def authority(self) -> str:
@@ -75,9 +75,9 @@ class Target:
 
 
 def parse_target(text: str, api_key: str | None = None) -> Target:
-    """The server that a URL names: ws, wss, http or https, unix:PATH; HOST:PORT and :PORT mean ws. Raises `UsageError`.
+    """Server named by a URL: ws, wss, http or https, unix:PATH; HOST:PORT and :PORT mean ws. Raises `UsageError`.
 
-    api_key: shown to it, unless the URL has credentials of its own.
+    api_key: sent to it, unless the URL has credentials.
     """
     if path := unix_path(text):
         return Target(f"{PREFIX}{path}", HOST, 80, False, "/", authorization("", api_key)[1], path)  # noqa: FBT003 - `tls`
@@ -116,18 +116,18 @@ class Proxy(ConnectionServer):
         people. clock: seconds since the recording began, never backwards.
         """
         self.policy = policy or AccessPolicy()
-        """Which requests are admitted."""
+        """Access policy for requests."""
         self.emit = emit
         self.clock = clock
         self.target = target
-        """The server behind it."""
+        """Server behind the proxy."""
         self._warn = warn
         super().__init__(self._serve)
         self.connections = 0
         """Taken so far."""
 
     def number(self) -> int:
-        """The number of a further connection, such as one of this program's own: counted like those taken."""
+        """Number for another connection, for example one of this program itself."""
         self.connections += 1
         return self.connections
 
@@ -158,7 +158,7 @@ class Proxy(ConnectionServer):
             raise ConnectError(sentence) from None
 
     def request_bytes(self, part: Part, admission: Admission) -> bytes:
-        """A part of a request as the server expects it: behind the same door, with the address of its client."""
+        """Part of a request as the server expects it; with the client's address if they share an access policy."""
         if not isinstance(part, Head):
             return b"" if isinstance(part, Trailer) else part.raw
         target = self.target
@@ -211,7 +211,7 @@ class _Link:
         self._admission = Admission(proxy.policy, client.writer)
 
     async def run(self) -> None:
-        """Pass everything on until both ends have ended; raises `OSError` when one of them has vanished."""
+        """Forward everything until both ends have closed. Raises `OSError` if one of them disconnects."""
         try:
             if parts := await self._first_parts():
                 await self._converse(parts)
@@ -275,7 +275,7 @@ class _Link:
             self.ended_by = name
 
     def _admitted(self, data: bytes) -> list[Part]:
-        """The parts that these bytes complete. Raises `_RefusedError` where one of them must not be passed on."""
+        """Parts that these bytes complete. Raises `_RefusedError` if one of them must not be forwarded."""
         parts = self.tap.requests.feed(data)
         for part in parts:
             if isinstance(part, Head) and (refusal := self._refusal(part)):
@@ -285,7 +285,7 @@ class _Link:
         return parts
 
     def _refusal(self, head: Head) -> Refusal | None:
-        """Why a request is not passed on; else it counts until it is answered, where the server does not count too."""
+        """Reason a request is not forwarded, or None. It counts until it is answered, unless the server counts it."""
         refusal = refusal_of(self._proxy.policy, head)
         if refusal is not None or not self._proxy.target.same_door:
             return refusal or self._admission.begin(head)

@@ -50,7 +50,7 @@ def _setting(config: pytest.Config, name: str) -> str:
 
 
 class LmtpMock:
-    """A mock server in a thread of its own: answers as recorded, as fast as it can."""
+    """A mock server in its own thread: sends recorded answers as fast as it can."""
 
     def __init__(self, recorded: list[RecordedRequest], match: MatchMode, on_miss: OnMiss, *, once: bool) -> None:
         from lmtool.trace.matching import Matcher, Pace

@@ -37,13 +37,13 @@ MOST_EMPTY, _SHORTEST_EVENT = 2**20, 8
 BLOCK = 2**16
 """Bytes that are read at a time: what is made of them stays in the processor's cache."""
 _BLOBS_KEPT = 2**23
-"""Bytes of the lines of blobs that stay at hand; as Python objects they take about ten times as many."""
+"""Bytes of blob lines that are cached; as Python objects they take about ten times as much."""
 State: TypeAlias = Literal["complete", "cut", "altered"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a trace ends, known once its last event has been read."""
+    """State of a trace's end, known once its last event has been read."""
 
     state: State
     """`complete`: as its end record says. `cut`: no end record. `altered`: the record does not fit."""
@@ -74,7 +74,7 @@ class TraceReader:
                 hint = "install the lmtool that wrote it, or a later one" if "version" in str(error) else hint
                 raise FileError(f"{self.path}, line {source.number}: {error}", hint) from None
             self.start = source.offset
-            """Where the line after the header begins, in bytes of the unpacked file."""
+            """Offset of the line after the header, in bytes of the unpacked file."""
             self.first_line = source.number
             """Number of the header's line."""
             self._first = first
@@ -86,7 +86,7 @@ class TraceReader:
     def with_offsets(self, *, whole: bool = False) -> Iterator[tuple[int, Event]]:
         """Pairs of (offset of its line in bytes of the unpacked file, event), in order.
 
-        whole: leave no reference to a blob in an event; `Blob` events come all the same.
+        whole: replace references to blobs by their values; `Blob` events are included anyway.
         """
         self.ending = None
         blobs = _BlobStore(self)
@@ -108,7 +108,7 @@ class TraceReader:
         self.ending = check.ending(source.torn)
 
     def check(self) -> EndCheck:
-        """Called with every event, in order, to know the trace's ending."""
+        """A new check of the end record; pass it every event, in order."""
         return EndCheck(self._first)
 
     def read(self, line: bytes, source: Lines) -> Event | None:
@@ -122,7 +122,7 @@ class TraceReader:
             return None
 
     def in_order(self, check: EndCheck, time: float, number: int) -> None:
-        """Raise `FileError` where the event of a line cannot follow what `check` was told."""
+        """Raise `FileError` if the event of a line cannot follow the previous ones."""
         if check.end is not None:
             raise FileError(f"{self.path}, line {number}: an event after the end record")
         if time < check.time:
@@ -149,7 +149,7 @@ class TraceReader:
 
     @property
     def packed(self) -> bool:
-        """Whether the file is packed with gzip. Raises `FileError`."""
+        """True if the file is packed with gzip. Raises `FileError`."""
         try:
             with self.path.open("rb") as file:
                 return file.read(2) == b"\x1f\x8b"
@@ -171,22 +171,22 @@ class Lines:
     def __init__(
         self, path: Path, file: BinaryIO, offset: int = 0, number: int = 0, copy: BinaryIO | None = None
     ) -> None:
-        """Begin where the file stands, which is at `offset` and behind line `number`. copy: gets what is read."""
+        """The file's position is `offset`, after line `number`. copy: gets the bytes that are read."""
         self._path = path
         self._file = file
         self._copy = copy
         self.offset = offset
-        """Where the next line begins."""
+        """Offset of the next line."""
         self.begin = offset
-        """Where the latest line began."""
+        """Offset of the latest line."""
         self.number = number
-        """Of the latest line."""
+        """Number of the latest line."""
         self.complete = True
-        """Whether the latest line ended with a line feed, not with the file."""
+        """True if the latest line ended with a line feed, not with the file."""
         self._unpacked = offset
         self._empty = 0
         self.torn = ""
-        """Why the file ends in the middle of something."""
+        """Reason the file ends in the middle of something; empty if it does not."""
 
     def __iter__(self) -> Iterator[bytes]:
         """The lines, once. Raises `FileError`."""
@@ -236,14 +236,14 @@ class Lines:
 
 
 class EndCheck:
-    """What the end record is compared with."""
+    """Counts and hash of the lines read, to compare with the end record."""
 
     def __init__(self, header_line: bytes) -> None:
         self._hash = hashlib.sha256(_unended(header_line) + b"\n")
         self._events = 0
         self._tokens = 0
         self.time = 0.0
-        """Of the last event, in seconds."""
+        """Time of the last event, in seconds."""
         self.end: End | None = None
 
     def add(self, event: Event, line: bytes) -> None:
@@ -265,7 +265,7 @@ class EndCheck:
         self._hash.update(data)
 
     def ending(self, torn: str, *, hashed: bool = True) -> Ending:
-        """How the trace ends. torn: why its file breaks off, if it does. hashed: whether `hash` was told everything."""
+        """State of the trace's end. torn: reason its file breaks off, or empty. hashed: `hash` got every line."""
         end = self.end
         if end is None:
             return Ending("cut", torn or "there is no end record")
@@ -279,12 +279,12 @@ class EndCheck:
 
 
 class _BlobStore:
-    """Values of blobs, read again from the file when they are needed and no longer at hand."""
+    """Values of blobs; those that are not cached are read from the file again."""
 
     def __init__(self, reader: TraceReader) -> None:
         self._reader = reader
         self._places: dict[str, tuple[int, int]] = {}
-        """Of each blob the offset and the size of its line."""
+        """Offset and size of each blob's line."""
         self._values: OrderedDict[str, object] = OrderedDict()
         self._size = 0
 
@@ -314,7 +314,7 @@ class _BlobStore:
 
 
 def is_comment(line: bytes) -> bool:
-    """Whether a line says nothing: begins with `#`, or is blank."""
+    """True for a line without an event: it begins with `#`, or is blank."""
     return line.startswith(b"#") or not line.strip()
 
 
@@ -350,12 +350,12 @@ class Run:
     """TOKEN frames that follow each other."""
 
     offsets: list[int]
-    """Of their lines, in bytes of the unpacked file."""
+    """Offsets of their lines, in bytes of the unpacked file."""
     lines: list[TokenLine]
 
 
 Item: TypeAlias = "Run | tuple[int, Event]"
-"""TOKEN frames, or the offset of a line and the event that stands there."""
+"""TOKEN frames, or the offset of a line and its event."""
 
 
 class Scan:
@@ -365,13 +365,13 @@ class Scan:
     """
 
     def __init__(self, reader: TraceReader, copy: BinaryIO | None = None) -> None:
-        """Begin behind the header. copy: gets the bytes of the unpacked file, ahead of what is given."""
+        """Start after the header. copy: gets the bytes of the unpacked file as they are read, ahead of the items."""
         self._reader = reader
         self._copy = copy
         self._check = reader.check()
         self._lines: Lines
         self._plain = True
-        """Whether every line is hashed as it stands."""
+        """True if every line is hashed unchanged."""
         self._end_at: int | None = None
         """Offset of the end record."""
 

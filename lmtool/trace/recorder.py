@@ -40,7 +40,7 @@ TokenBytes: TypeAlias = "Callable[[int], bytes]"
 
 
 class NamesTokens(Protocol):
-    """A tokenizer, as far as traces need one."""
+    """The part of a tokenizer that traces need."""
 
     def piece(self, token: int, /) -> bytes:
         """The bytes that an id adds to a text; none for a special one."""
@@ -60,7 +60,7 @@ class TokenSpelling:
         return self.tokenizer.piece(token)
 
     def name(self, token: int) -> str:
-        """What a token is called that adds no text; empty for any other."""
+        """Name of a token that adds no text; empty for any other."""
         return "" if self.tokenizer.piece(token) else (self.tokenizer.token(token) or "")[:LONGEST_NAME]
 
 
@@ -113,7 +113,7 @@ class Recorder:
         self._vocabulary = None if token_bytes is None else VocabularyEvents(token_bytes)
         self._large_values = LargeValues()
         self.suspects: Counter[str] = Counter()
-        """What looked like a key, with its middle left out, and how often."""
+        """Strings that look like keys, shortened, with their counts."""
 
     def explain_by(self, token_bytes: TokenBytes) -> None:
         """Explain the ids of events to come."""
@@ -121,7 +121,7 @@ class Recorder:
 
     @property
     def overrun(self) -> bool:
-        """Whether more waits for the disk than may stay in memory."""
+        """True if more data waits for the disk than may stay in memory."""
         return self._writer.waiting_bytes > MAX_WAITING
 
     def record(self, events: Iterable[Event]) -> None:
@@ -170,18 +170,18 @@ FLUSH_EVERY = 0.05
 
 
 class Recording:
-    """Records events of any number of connections, into one trace or one for each connection.
+    """Records events of any number of connections, into one trace or one per connection.
 
-    Never stands in the way of what it records: when writing fails, it says so once and stops.
+    A failure to write never disturbs what is recorded: it is reported once, and recording stops.
     """
 
     def __init__(
         self, start: Callable[[int], Recorder], warn: Callable[[str], None], clock: Callable[[], float], *, split: bool
     ) -> None:
-        """Make a recording. Call from its event loop.
+        """Start a recording; call in its event loop.
 
-        start: begins the trace of a connection; split: of each one, otherwise of number 0 at once and for all. clock:
-        seconds since the recording began. Raises what `start` raises.
+        start: begins the trace of a connection if `split`, otherwise one trace (number 0) at once. clock: seconds since
+        the recording began. Raises what `start` raises.
         """
         self._start = start
         self._warn = warn
@@ -189,17 +189,17 @@ class Recording:
         self._split = split
         self._recorders: dict[int, Recorder] = {} if split else {0: start(0)}
         self._to_close: dict[int, Recorder] = {}
-        """Of connections that have ended, to be closed."""
+        """Recorders of ended connections, to be closed."""
         self._closed_connections: set[int] = set()
         self._counts = (0, 0, 0)
-        """Of traces that are closed: how many, their events and tokens."""
+        """Number of closed traces, their events and tokens."""
         self._suspects: Counter[str] = Counter()
         self._token_bytes: TokenBytes | None = None
-        """What explains ids of recorders to come, where that was not known at first."""
+        """Token speller for recorders to come, if it became known later."""
         self._stopping = asyncio.Event()
         self._task = asyncio.create_task(self._flush_often())
         self.failed = ""
-        """Why recording stopped; empty while it goes on."""
+        """Reason recording stopped; empty while it continues."""
 
     def record(self, number: int, events: Iterable[Event]) -> None:
         """Record the events of a connection; they come in order of time."""
@@ -269,7 +269,7 @@ class Recording:
             self._warn(f"RECORDING STOPPED: {reason}. Everything is still passed on; what was written can be read.")
 
     async def close(self) -> None:
-        """Write what is left and the end records; a trace in which nothing happened leaves no file."""
+        """Write pending events and the end records; a trace without events leaves no file."""
         self._stopping.set()
         await self._task
         await self._close_all(self._to_close)
@@ -281,7 +281,7 @@ class Recording:
             raise ResourceError(f"the recording {path} is cut: {self.failed}", "what was written can be read")
 
     def close_at_once(self) -> None:
-        """The same for a process that is about to end, which a full disk does not keep from it."""
+        """Close in a process that is about to exit, ignoring a full disk."""
         while self._recorders:
             with contextlib.suppress(OSError):
                 self._recorders.popitem()[1].close(self._clock())
@@ -300,7 +300,7 @@ class Recording:
 
     @property
     def suspects(self) -> Counter[str]:
-        """What looked like a key, and how often."""
+        """Strings that look like keys, with their counts."""
         open_now = (recorder.suspects for recorder in (*self._to_close.values(), *self._recorders.values()))
         return sum(open_now, Counter(self._suspects))
 
@@ -317,10 +317,10 @@ def recorders(
     note: str | None = None,
     private: bool = False,
 ) -> Callable[[int], Recorder]:
-    """What begins the trace of a connection, for `Recording`.
+    """Factory for the recorders of a `Recording`.
 
-    path: the file, or with `split` the folder, made if it is missing. redact: what to leave out. prefix: of the names
-    in that folder. overwrite, private: as for `TraceWriter`. note: a remark at the beginning. Raises `FileError`.
+    path: the file, or with `split` the folder, which is created. redact: parts to remove. prefix: of file names in that
+    folder. overwrite, private: as for `TraceWriter`. note: a remark at the beginning. Raises `FileError`.
     """
     header, salt = replace(header, redacted=redact), secrets.token_bytes(16)
     if split:
@@ -361,11 +361,11 @@ async def record_session(
     token_bytes: TokenBytes | None = None,
     leaving: Callable[[Callable[[], None]], object] | None = None,
 ) -> AsyncIterator[SessionTap]:
-    """Record this program's own connections into a new file, or into a folder, one file a connection.
+    """Record this program's own connections into a new file, or into a folder with one file per connection.
 
-    Headers that may hold keys are left out. leaving: called with what closes the recording, for a process that ends at
-    once. A full disk ends the recording with a warning; when all is over, `ResourceError` says that it is cut. Raises
-    `FileError` when the file cannot be made.
+    Headers that may hold keys are removed. leaving: called with the function that closes the recording in a process
+    about to exit. A full disk ends the recording with a warning, and `ResourceError` at the end. Raises `FileError` if
+    the file cannot be created.
     """
     now, split = datetime.now(UTC), _is_folder(path)
     created, by = now.strftime("%Y-%m-%dT%H:%M:%SZ"), f"lmtool {__version__}"

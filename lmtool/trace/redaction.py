@@ -66,7 +66,7 @@ _SECRETS = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
 _REST_OF_PRIVATE_KEY = r'(?:(?:[^"\\]|\\.)*?-----END [A-Z ]*PRIVATE KEY-----|(?:[^"\\]|\\.)*)'
-"""Up to the end of a string at most, where the text is JSON."""
+"""Rest of a private key, at most to the end of the string if the text is JSON."""
 _WHOLE_SECRETS = re.compile(_SECRETS.pattern + _REST_OF_PRIVATE_KEY, re.DOTALL)
 
 
@@ -82,51 +82,51 @@ def parse(words: str) -> tuple[RedactedPart, ...]:
 
 _PHRASES = frozenset(status.phrase for status in HTTPStatus)
 _ASSISTANT = re.compile(r'"role": ?"(?:assistant|model|chatbot)"|"(?:function_call|tool_use)"', re.IGNORECASE)
-"""Stands in requests that repeat what a model said."""
+"""Marks a request that repeats a model's output."""
 _OF_SERVERS = ("model_info", "models", "progress")
-"""Members of a MSG that tell of the server alone."""
+"""Members of a MSG that describe only the server."""
 _ANSWERED = {"data": base64.b64encode(LEFT_OUT.encode()).decode(), "ref": LEFT_OUT}
-"""Stands for what a server of sessions sent."""
+"""Replacement for a payload from the server of a session."""
 
 
 @dataclass(slots=True)
 class Redaction:
-    """Takes parts out of events, which come in order. The same prompt is seen to be the same within one salt.
+    """Removes parts of events; pass all events in order. Equal prompts have equal hashes within one salt.
 
-    `prompt` is everything that a client said, wherever it stands: in requests, and in answers that repeat it. `text` is
-    everything that a model said, in answers and in the requests after the first of them, which may repeat it.
+    `prompt`: everything that clients said, in requests and in answers that repeat it. `text`: everything that models
+    said, in answers and in later requests, which may repeat it.
     """
 
     what: tuple[RedactedPart, ...]
     salt: bytes
     """Random bytes of this recording, thrown away with it."""
     _has_answer: bool = False
-    """Whether a model has said anything yet."""
+    """True once a model has said anything."""
     _streams: defaultdict[int, dict[Key, bool]] = field(default_factory=lambda: defaultdict(dict))
-    """By connection and id of LMTP streams, whether tokens are a model's; those of SCORE are the client's."""
+    """By connection and LMTP stream id: True if the tokens are a model's; those of SCORE are the client's."""
     _http: defaultdict[int, deque[bool]] = field(default_factory=lambda: defaultdict(deque))
-    """By connection, for each request without its whole answer, whether texts of the answer are a model's."""
+    """By connection, for each request without a complete answer: True if the answer's text is a model's."""
     _outputs: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """By connection, ids of the nodes of Evergreen that a model writes."""
+    """By connection: ids of Evergreen nodes that a model writes."""
 
     @property
     def _words(self) -> bool:
-        """Whether any words go: of clients or of models."""
+        """True if words of clients or of models are removed."""
         return "prompt" in self.what or "text" in self.what
 
     @property
     def explains(self) -> bool:
-        """Whether the vocabulary may tell what the ids of redacted events mean."""
+        """True if the vocabulary may explain the ids of redacted events."""
         return "text" not in self.what
 
     def header(self, header: Header) -> Header:
-        """The header that says what was left out, without its title and other members in which it may stand."""
+        """Header that lists the removed parts, without its title and unknown members, which may contain such text."""
         redacted = tuple(dict.fromkeys((*header.redacted, *self.what)))
         plain = replace(header, transport=self._facts(header.transport), redacted=redacted)
         return replace(plain, title=None, extra={}) if self._words else plain
 
     def apply(self, event: Event) -> Event | None:
-        """The event without what must not be shown; None where nothing is left of it."""
+        """The redacted event; None if nothing remains."""
         waiting = self._http.get(event.connection)
         match event:
             case Request():
@@ -178,7 +178,7 @@ class Redaction:
         return {name: value for name, value in headers.items() if name in HARMLESS_HEADERS}
 
     def _hides(self, request: str | bytes) -> bool:
-        """Whether a request's words go: as a client's, or because it may repeat what a model said."""
+        """True if a request's words are removed: as a client's, or because it may repeat a model's output."""
         if "text" not in self.what or "prompt" in self.what or self._has_answer:
             return self._words
         text = request if isinstance(request, str) else request.decode("utf-8", "replace")
@@ -265,9 +265,9 @@ class Redaction:
 
 
 def is_left_out(event: Event, parts: Sequence[str]) -> bool:
-    """Whether redaction of these parts left nothing of what a client sent that can be sent again.
+    """True if redaction of these parts left a client's event that cannot be sent again.
 
-    Of a session's message it leaves the structure alone, without marks for the rest.
+    A session's message keeps only its structure, without marks for the rest.
     """
     if not {"prompt", "text"} & set(parts):
         return False
@@ -287,7 +287,7 @@ def entry_token_ids(entry: Mapping[str, object]) -> list[int]:
 
 
 def likely_keys(event: Event) -> list[str]:
-    """What looks like a key in an event's content, each with its middle left out."""
+    """Strings of an event that look like keys, each shortened to its first and last characters."""
     if isinstance(event, Request):
         text = " ".join([event.path, *event.headers.values(), event.wire_body().decode("utf-8", "replace")])
     elif isinstance(event, Message):
@@ -339,7 +339,7 @@ _WORDS = frozenset(
 _NUMBERS = re.compile(r"(?:tokens?|_count|_duration|_ms|_units|_bytes|Count)$")
 _WORD = re.compile(r"[\w.:/@+-]{1,128}")
 _STOP_REASONS = frozenset({"end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal", "pause_turn"})
-"""Of Anthropic; other servers name the stop string there, which is the client's."""
+"""Stop reasons of Anthropic; other servers put the client's stop string there."""
 _TEXTS = frozenset(
     {
         *("content", "text", "delta", "reasoning", "reasoning_content", "thinking", "refusal", "partial_json", "name"),
@@ -355,14 +355,14 @@ _CONTAINERS = frozenset(
         *("error", "incomplete_details", "provider_response", "token_count", "chunk", "seam", "data", "buffer"),
     }
 )
-"""Members of an answer that hold objects whose members are judged in turn; a text in their place is left out."""
+"""Members of an answer that hold objects whose members are filtered too; a text in their place is removed."""
 _WHOLE = frozenset(
     {
         *("arguments", "args", "parameters", "parsed", "token", "tokens", "token_ids", "bytes", "b64_json", "logprob"),
         *("top_logprobs", "logprobs", "token_logprobs", "text_offset"),
     }
 )
-"""Members of an answer that are the model's words, whatever is in them. Their logprobs, too: they tell the tokens."""
+"""Members of an answer that are the model's words in any form. Logprobs are included: they reveal the tokens."""
 _KNOWN = _WORDS | _TEXTS | _CONTAINERS | _WHOLE
 
 

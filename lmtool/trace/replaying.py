@@ -57,18 +57,18 @@ _PROMPTS = ("prompt", "messages")
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What must be as recorded, and how long to wait for it."""
+    """Comparison level, limits and timeouts of a replay."""
 
     level: Level = "numbers"
     tolerance: Tolerance = field(default_factory=Tolerance)
     limits: Mapping[str, object] = field(default_factory=dict)
-    """By a name of `LIMITS`; applied at level `time` only."""
+    """Limits by a name of `LIMITS`; applied at level `time` only."""
     timeout: float = 60.0
     """Seconds to wait for what does not come."""
     score: bool = True
     """Let the server score what was sampled without a seed."""
     speed: float | None = None
-    """Also wait for the recorded times, this many times as fast; None: for no clock."""
+    """Also wait for the recorded times, this many times as fast; None to send as soon as possible."""
     redacted: tuple[str, ...] = ()
     """Parts that were left out of the recording, as its header names them."""
 
@@ -83,7 +83,7 @@ class ReplayOptions:
         timeout: float = 60.0,
         speed: float | None = None,
     ) -> ReplayOptions:
-        """What a header's `verify` asks for; an argument that is given wins. No scores where `sampled` is `shape`."""
+        """Options from a header's `verify`; arguments override it. Does not score if `sampled` is `shape`."""
         verify, standard = header.verify, Tolerance()
         recorded: Level = next((one for one in LEVELS if one == verify.get("level")), "numbers")
         tolerance = Tolerance(
@@ -166,7 +166,7 @@ def _payload(event: Event) -> dict[str, object] | None:
 
 
 def with_model(events: Sequence[Event], model: str) -> list[Event]:
-    """The same recording, of requests to another model."""
+    """The recording with requests to another model."""
     return [_with_model(event, model) for event in events]
 
 
@@ -185,9 +185,9 @@ def _with_model(event: Event, model: str) -> Event:
 
 
 def as_scores(recorded: Sequence[Exchange]) -> list[Event]:
-    """A recording that asks SCORE for the tokens of each sampled stream and expects the logprobs that they had.
+    """A recording that asks SCORE for each sampled stream's tokens, with the recorded logprobs as expected answers.
 
-    Streams that `unscored` names are left out. Empty where nothing is left.
+    Leaves out streams that `unscored` names. Empty if nothing remains.
     """
     streams = [one for one in recorded if isinstance(one, LmtpExchange) and is_sampled(one) and not _why_not(one)]
     events: list[Event] = [Open(0.0, 1)] if streams else []
@@ -251,7 +251,7 @@ def judge_speed(replayed: Iterable[Exchange], limits: Mapping[str, object]) -> I
 
 
 def speed_figures(exchange: LmtpExchange) -> dict[str, float]:
-    """What can be measured of a stream, by the names of `LIMITS`."""
+    """Measured speed of a stream, by the names of `LIMITS`."""
     times = [reply.offset for reply in exchange.replies if any("token" in entry for entry in reply.entries)]
     figures = {"ttft_ms": times[0] * 1000} if times else {}
     gaps = sorted(later - earlier for earlier, later in pairwise(times))
@@ -284,10 +284,10 @@ def save_replay(path: Path, header: Header, recorded: Iterable[Event], replayed:
 async def replay_to_mock(
     events: Sequence[Event], *, timeout_s: float = 60.0, redacted: Sequence[str] = ()
 ) -> tuple[list[Comparison], list[Event]]:
-    """Play a recording to both clients; return the comparisons and what went over the wire of the first one.
+    """Replay a recording from the mock server to both clients. Returns comparisons and the first client's events.
 
-    timeout_s: seconds to wait for an answer. redacted: parts left out of the recording; connections of which too little
-    is left to play are not played, and named by comparisons of verdict `info`.
+    timeout_s: seconds to wait for an answer. redacted: parts removed from the recording; connections that cannot be
+    played for this reason are skipped, with a comparison of verdict `info` each.
     """
     lost = sorted({event.connection for event in events if is_left_out(event, redacted)})
     notes = [Comparison.note("not verified: what its client sent was redacted", "info", str(one)) for one in lost]
@@ -330,7 +330,7 @@ async def mock_server(recorded: Sequence[RecordedRequest], mode: MatchMode = "ex
 
 
 async def _ask_with_our_client(recorded: Sequence[RecordedRequest], timeout_s: float) -> list[Comparison]:
-    """Everything that `LmtpClient` can ask, asked at once, each with the outputs it handed over."""
+    """Send all requests that `LmtpClient` supports at once and compare the outputs that it delivers."""
     requests = [(one, message) for one in recorded if isinstance(one, LmtpExchange) and (message := _message(one))]
     if not requests:
         return []
@@ -427,7 +427,7 @@ class _Call:
 
 
 def _expected(exchange: LmtpExchange) -> Iterator[dict[str, object]]:
-    """The output that a client hands over for each recorded entry, up to the end."""
+    """Outputs that a client must deliver for the recorded entries, up to the end."""
     for reply in exchange.replies:
         for entry in reply.entries:
             last = frames.ends(reply.command, entry)

@@ -43,7 +43,7 @@ class SessionActions(Generic[S]):
         self._start = start
         self._nodes: dict[str, TraceNode] = {}
         self._owners: dict[str, _Running[S]] = {}
-        """By id of the outputs, and of what is below them."""
+        """Running action by id of its outputs and of all nodes below them."""
         self._running: dict[_Running[S], None] = {}
         self._count = 0
 
@@ -52,7 +52,7 @@ class SessionActions(Generic[S]):
         return [running.stream for running in self._running]
 
     def follow(self, event: Message) -> list[StreamEvent]:
-        """What a message means: actions of the client begin streams, texts that the server writes are their output."""
+        """Stream events of a message: a client's actions start streams, texts of the server are their output."""
         found: list[StreamEvent] = []
         actions = _objects(event.value, "actions") if event.direction == ">" else []
         for action in actions:

@@ -153,7 +153,7 @@ async def _write(nodes: dict[str, OutputNode], step: OutputStep) -> None:
 
 
 class _RecordedActions(Registry):
-    """Whatever a client asks for, with any parameters: the recording knows which there are."""
+    """Registry that accepts every action with any parameters: the recording decides what can be answered."""
 
     def __init__(self, player: SessionPlayer) -> None:
         super().__init__([each for each in session_actions(self) if each.name in _OVER_THE_SESSION])
@@ -211,7 +211,7 @@ class _Frames:
 
 
 async def _leave(socket: ServerSocket, end: Abort | None) -> None:
-    """Close in good order; what the client still sends is discarded, for its loss would reset the connection."""
+    """Close the session regularly; read and discard input meanwhile: unread data would reset the connection."""
     socket.close(*((1000, "") if end is None else (ABORTED, close_reason(end))))
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGER):

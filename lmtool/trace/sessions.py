@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lmtool.trace.events import Event
 
 _JSON = "application/json"
-"""Counts and times of a run; what stands there need not be the same again."""
+"""Outputs of this type hold counts and times, which need not be equal again."""
 _LIMITS = SessionLimits(max_running_actions=1_000_000)
 
 
@@ -52,27 +52,27 @@ class SessionAction:
     kind: str
     """The action's name."""
     payload: Mapping[str, object]
-    """What was asked: the target as `model`, options, the value of each input, the names of the outputs."""
+    """The request: target as `model`, options, the value of each input, the names of the outputs."""
     sampled: bool
-    """Whether tokens were drawn at random, without a seed that could repeat them."""
+    """True if tokens were sampled at random without a seed."""
     outputs: Mapping[str, tuple[tuple[str, bytes], ...] | None]
     """Mime type and bytes of each leaf, by the output's name; None for one that is not complete."""
     roots: Mapping[str, str]
     """Recorded ids of the outputs, by name."""
     steps: tuple[OutputStep, ...]
-    """What was written into the outputs, but for `status`."""
+    """Fragments written to the outputs, except to `status`."""
     abort: Abort | None
-    """Why it failed, into `status` or with its whole session."""
+    """Reason it failed, from its `status` or from the end of its session."""
     text: str = ""
 
     @property
     def waited(self) -> bool:
-        """Whether all its inputs were complete at some time."""
+        """True if all its inputs were complete at some time."""
         return all(value != INCOMPLETE for value in self.payload.values())
 
     @property
     def complete(self) -> bool:
-        """Whether all its outputs are."""
+        """True if all its outputs are complete."""
         return all(leaves is not None for leaves in self.outputs.values())
 
 
@@ -83,7 +83,7 @@ class _Run:
     time: float
     record: ActionRecord
     ready: float | None = None
-    """When its inputs were complete."""
+    """Time at which its inputs were complete."""
 
     @property
     def finished(self) -> bool:
@@ -97,13 +97,13 @@ class _Replay:
     session: Session = field(default_factory=lambda: Session(_LIMITS, check_reference=lambda _: None))
     runs: list[_Run] = field(default_factory=list)
     fragments: dict[str, list[tuple[float, int, NodeFragment]]] = field(default_factory=dict)
-    """Of each node, with their times and places among all of the session."""
+    """Fragments of each node, with their times and positions in the session."""
     count: int = 0
     """Fragments so far."""
     end: Abort | None = None
-    """Why the server aborted the session."""
+    """Reason the server aborted the session."""
     broken: bool = False
-    """Whether a message could not be taken; what comes after it is left out."""
+    """True once a message could not be processed; later ones are ignored."""
 
     def add(self, event: Message) -> None:
         try:
@@ -124,7 +124,7 @@ class _Replay:
                 run.ready = event.time
 
     def failure(self, run: _Run) -> Abort | None:
-        """Why an action failed: what its `status` says, or the session's end while it ran."""
+        """Reason an action failed: its `status`, or the end of the session while it ran."""
         node = run.record.outputs.get(STATUS_OUTPUT)
         if node is not None and (leaves := _leaves(node)):
             return _status(leaves[0][1])
@@ -150,7 +150,7 @@ class _Replay:
         )
 
     def _steps(self, run: _Run) -> list[OutputStep]:
-        """What was written into the outputs, each node's fragments by seq, and after that which names it."""
+        """Fragments written to the outputs: each node's by seq, and after the fragment that names the node."""
         known = {node.id for name, node in run.record.outputs.items() if name != STATUS_OUTPUT}
         began = run.time if run.ready is None else run.ready
         next_seq: Counter[str] = Counter()
@@ -197,7 +197,7 @@ def session_actions(events: Iterable[Event]) -> list[SessionAction]:
 
 
 def action_payload(record: ActionRecord) -> dict[str, object]:
-    """What an action asks, as plain values by which two of them are the same: no ids, no limits of fragments."""
+    """Request of an action as plain values, for comparison: without ids and fragment boundaries."""
     payload: dict[str, object] = {}
     for at, config in enumerate(record.action.configs):
         try:
@@ -225,7 +225,7 @@ def _value(node: Node) -> object:
 
 
 def _status(data: bytes) -> Abort | None:
-    """The failure that an output `status` tells; None for none."""
+    """Failure that an output `status` reports; None for success."""
     try:
         value = json.loads(data)
     except ValueError:
@@ -236,9 +236,9 @@ def _status(data: bytes) -> Abort | None:
 
 
 def differences(expected: SessionAction, actual: SessionAction, *, values: bool) -> list[str]:
-    """What is otherwise in the outputs of the same action, a sentence each.
+    """Differences between the outputs of two runs of an action, one sentence each.
 
-    values: also compare the bytes of leaves, apart from JSON.
+    values: also compare the bytes of leaves, except JSON.
     """
     found = []
     for name, leaves in expected.outputs.items():

@@ -53,13 +53,13 @@ class StreamFigures(Stream):
     request: str = ""
     """`GENERATE`, `SCORE`, `MODEL_INFO`, or an HTTP method and path."""
     prompt_tokens: int | None = None
-    """Of a prompt of ids; of other prompts the server's usage tells."""
+    """Length of a prompt of ids; for other prompts the server's usage counts."""
     has_choices: bool = False
-    """Whether its usage counts further choices too."""
+    """True if its usage includes other choices."""
     tokens: int = 0
     """Tokens, or pieces of text where the protocol has no tokens."""
     pieces: int = 0
-    """How many of them are pieces of text: the server named no tokens."""
+    """Tokens that are pieces of text instead: the server sent no tokens."""
     first: float | None = None
     """Time of the first one."""
     last: float | None = None
@@ -67,7 +67,7 @@ class StreamFigures(Stream):
     """Sum over all tokens that had one, in nats."""
     with_logprob: int = 0
     ending_counted: bool = False
-    """Whether its ending is in the sums."""
+    """True if its ending is included in the sums."""
     gaps: Histogram = field(default_factory=Histogram)
     """Between arrivals; tokens of one frame arrived together."""
 

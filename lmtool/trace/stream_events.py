@@ -45,26 +45,26 @@ INCOMPLETE: Mapping[str, object] = {"$incomplete": True}
 PREVIEW = 80
 """Characters of a leaf's text that are kept."""
 MAX_LINES = 200
-"""Of a tree that is shown: nodes may stand in it many times."""
+"""Lines shown of a tree; a node may appear in it many times."""
 
 
 @dataclass(slots=True, eq=False)
 class TraceNode:
-    """A node as far as the trace has it."""
+    """A node, as known from the trace."""
 
     id: str
     mimetype: str = ""
     role: str = ""
     size: int = 0
-    """Bytes of its own payload."""
+    """Bytes of its payload."""
     text: str = ""
-    """The beginning of it, of a text."""
+    """First characters of a text payload."""
     children: dict[int, list[TraceNode]] = field(default_factory=dict)
-    """By seq of the fragment that names them."""
+    """Children by seq of the fragment that names them."""
     final: bool = False
 
     def summary(self) -> str:
-        """What it is, in a few words."""
+        """Short description."""
         if self.children:
             return f"{sum(map(len, self.children.values()))} children"
         kind = f"{self.mimetype} {self.role}".strip()
@@ -72,7 +72,7 @@ class TraceNode:
         return " ".join(filter(None, (kind, shown, "" if self.final else "…")))
 
     def take_chunk(self, chunk: object) -> bytes:
-        """Note what a piece of a leaf says of it; the piece's bytes."""
+        """Add a chunk of a leaf; returns the chunk's bytes."""
         if not isinstance(chunk, dict):
             return b""
         metadata = chunk.get("metadata")
@@ -136,15 +136,15 @@ class RequestStarted:
     api: Api | None = None
     """The HTTP API that answers; None for LMTP, and where nothing is generated."""
     has_request: bool = True
-    """Whether the trace holds it; False for what stands in where answers came and no request."""
+    """False for a placeholder where answers were recorded without a request."""
     nodes: ActionNodes | None = None
-    """Of an Evergreen action."""
+    """Inputs and outputs of an Evergreen action."""
     stream: Stream = field(init=False)
-    """Its stream; of an HTTP request the one of choice 0."""
+    """Its stream; for HTTP that of choice 0."""
 
     @property
     def stream_kind(self) -> Kind:
-        """What kind of stream it starts."""
+        """Kind of the stream that it starts."""
         if self.nodes is not None:
             return "ACT"
         if self.api is not None:
@@ -159,14 +159,14 @@ class RequestStarted:
 
     @property
     def prompt(self) -> object:
-        """Ids, text or messages, under whichever name the API has for them; the last text where it stands alone."""
+        """Ids, text or messages, under the API's own name; the text of a single message."""
         names = ("prompt", "messages", "input", "message")
         prompt = next((self.payload[name] for name in names if self.payload.get(name) is not None), None)
         return prompt["content"] if isinstance(prompt, dict) and isinstance(prompt.get("content"), str) else prompt
 
     @property
     def is_unconditional(self) -> bool:
-        """Whether it scores without a prompt: nothing stands before its first token."""
+        """True if it scores without a prompt."""
         return self.kind == "SCORE" and self.payload.get("prompt") in ([], "")
 
     @property
@@ -187,7 +187,7 @@ class RequestStarted:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """A GENERATE or SCORE, or one choice of an HTTP answer, as far as it has come."""
+    """State of a GENERATE, a SCORE, or one choice of an HTTP answer."""
 
     index: int
     """Number among the streams of the trace, in order of their beginning, from 0; -1 for a request without a stream."""
@@ -199,48 +199,48 @@ class Stream:
     started_at: float
     choice: int = 0
     has_request: bool = True
-    """Whether its request is in the trace."""
+    """True if its request is in the trace."""
     api: Api | None = None
     form: Form = "whole"
-    """How an HTTP answer is carried."""
+    """Framing of an HTTP answer."""
     attempts: str = ""
-    """Of an answer of a gateway: what it called for it, as `main timeout 1200ms, backup ok 86ms`."""
+    """Attempts of a gateway for this answer, such as `main timeout 1200ms, backup ok 86ms`."""
     member: str = ""
-    """Of an answer of the unified API: the member of the pool that gave it, or its beginning."""
+    """Pool member that gave the answer, or its first part (unified API)."""
     seams: tuple[Seam, ...] = ()
-    """Where other members of the pool went on with it."""
+    """Failover points: places where other pool members continued the answer."""
     ended: float | None = None
     finish_reason: str | None = None
     """The server's own word."""
     error: str | None = None
     cut: bool = False
-    """Whether the connection, or the answer's body, ended before the stream did."""
+    """True if the connection or the answer's body ended before the stream."""
     status: str = ""
-    """Of an HTTP response that is an error: `HTTP 429 Too Many Requests, retry after 30 s`."""
+    """Status of an HTTP error response: `HTTP 429 Too Many Requests, retry after 30 s`."""
     usage: TokenUsage | None = None
-    """What the server counted, of all choices together; it stands with the first."""
+    """Usage reported by the server for all choices; kept with the first."""
     is_unconditional: bool = False
-    """Whether its next token is scored with nothing before it."""
+    """True if nothing precedes its next token."""
 
     def logprob_of_next(self, logprob: float | None) -> float | None:
-        """Logprob of its next token; None for the 0 that a server sends where nothing stands before (LMTP, SCO-2)."""
+        """Logprob of its next token; None for the 0 that a server sends if nothing precedes the token (LMTP, SCO-2)."""
         first, self.is_unconditional = self.is_unconditional, False
         return None if first and logprob == 0 else logprob
 
     def end(self, time: float, reason: str | None, error: str | None, *, cut: bool = False) -> None:
-        """The stream is over; anything after the first ending is ignored."""
+        """End the stream; later calls are ignored."""
         if self.ended is None:
             self.ended, self.finish_reason, self.error, self.cut = time, reason, error, cut
 
     @property
     def failure(self) -> str | None:
-        """Why it failed or was cut off, with the HTTP status; None where it did not."""
+        """Reason it failed or was cut, with the HTTP status; None if it did not."""
         if self.error is None or not self.status:
             return self.error
         return self.status if self.status.startswith(self.error) else f"{self.status}: {self.error}"
 
     def phase_at(self, moment: float, *, produced: bool) -> Phase:
-        """What it does at a moment, or how it ended. produced: whether it has brought a token by then."""
+        """State at a time, or its ending. produced: True if it has produced a token by then."""
         if self.ended is None or self.ended > moment:
             return "running" if produced else "waiting"
         if self.cut:
@@ -263,7 +263,7 @@ def new_stream(kind: type[S], started: RequestStarted, index: int, choice: int, 
 
 
 def stream_of(started: RequestStarted, index: int, choice: int) -> Stream:
-    """The same, of the plain kind."""
+    """The plain stream of a request."""
     return new_stream(Stream, started, index, choice)
 
 
@@ -275,37 +275,37 @@ class OutputEvent(msgspec.Struct, frozen=True, gc=False):
     token: int | None = None
     """Its id; None over HTTP."""
     text: str | bytes | None = None
-    """As the server sent it; bytes of a token that holds part of a character."""
+    """Text as the server sent it; bytes for a token that holds part of a character."""
     logprob: float | None = None
     """Nats; finite."""
     finish_reason: str | None = None
     error: str | None = None
     is_piece: bool = False
-    """Whether it is a piece of text of unknown tokens: the server names tokens only where logprobs are asked for."""
+    """True for a piece of text without known tokens: servers name tokens only if logprobs are requested."""
     is_thought: bool = False
-    """Whether it is of what the model thinks before its answer."""
+    """True if it belongs to the model's reasoning."""
     top: Mapping[str, object] | ChunkToken | None = None
-    """Where `alternatives` are read from: the entry of an LMTP frame, or the token of an HTTP answer."""
+    """Source of `alternatives`: the entry of an LMTP frame, or the token of an HTTP answer."""
     call: int | None = None
-    """The tool call of its choice that it is a part of, by the API's number; None: of none."""
+    """Number of the tool call that it belongs to; None if none."""
     tool: str = ""
     """The name of the tool that is called; empty outside of calls."""
     is_tool_name: bool = False
-    """Whether the text is that name; all else of a call is its arguments."""
+    """True if the text is the tool's name; all other text of a call is its arguments."""
 
     @property
     def counts(self) -> bool:
-        """Whether it counts as a token: it is one, or text without one."""
+        """True if it counts as a token: a token, or text without one."""
         return self.token is not None or bool(self.text) or self.logprob is not None
 
     @property
     def last(self) -> bool:
-        """Whether the stream ends with it."""
+        """True if it ends the stream."""
         return self.finish_reason is not None or self.error is not None
 
     @property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """What might have been chosen, best first; empty where the server told nothing."""
+        """Alternatives, best first; empty if the server sent none."""
         if self.top is None:
             return ()
         return self.top.alternatives if isinstance(self.top, ChunkToken) else alternatives(self.top)
@@ -335,19 +335,19 @@ class PromptPart(NamedTuple):
     name: str
     """For people: `tool get_weather`, `system`, `message 3 (user)`; `tokens` for ids."""
     text: Text
-    """What stands for it in a comparison: characters, or ids."""
+    """Its content for comparison: characters, or ids."""
 
 
 class PromptContent(NamedTuple):
-    """All of a request's prompt that the trace tells."""
+    """Prompt of a request, if the trace has it."""
 
     parts: tuple[PromptPart, ...]
     scope: tuple[str, str]
     """Model and cache salt: prompts of another scope share nothing."""
     settings: Mapping[str, object]
-    """What else changes the text that a model reads."""
+    """Other settings that change the text that the model reads."""
     missing: str = ""
-    """Why not all of it is known; empty where it is."""
+    """Reason it is incomplete; empty if it is complete."""
 
     @property
     def unit(self) -> str:
@@ -408,7 +408,7 @@ def _parts(payload: Mapping[str, object]) -> Iterator[PromptPart]:
 
 
 def _tool(tool: Mapping[str, object]) -> PromptPart:
-    """A tool as templates write it, whichever API's form it has; one of a server's own as it is."""
+    """A tool as templates write it, for the formats of all APIs; a server's built-in tool unchanged."""
     members = object_of(tool.get("function", tool))
     name, parameters = text_of(members.get("name")), members.get("parameters", members.get("input_schema"))
     if parameters is None:
@@ -432,7 +432,7 @@ def _messages(payload: Mapping[str, object]) -> Iterator[PromptPart]:
 
 
 def _message(message: Mapping[str, object]) -> str:
-    """A message as text: its content first, so that what differs is told in the user's own words."""
+    """A message as text, with its content first, so that a difference can be quoted from it."""
     rest = {name: value for name, value in message.items() if name not in {"role", "content", "type"} and value}
     more = _json(_stable(rest)) if _stable(rest) else ""
     return "\n".join(filter(None, (_content(message.get("content")), more)))

@@ -47,7 +47,7 @@ class RecordingCase(Check):
         return self.direction, self.name
 
     def matches(self, pattern: str) -> bool:
-        """Whether a glob names it: `NAME` in both directions, `NAME[drive]` in one."""
+        """True if a glob matches: `NAME` for both directions, `NAME[drive]` for one."""
         for direction in DIRECTIONS:
             if pattern.endswith(f"[{direction}]"):
                 return direction == self.direction and fnmatchcase(self.name, pattern.removesuffix(f"[{direction}]"))
@@ -69,14 +69,14 @@ class Server:
 
     target: Target
     model: str | None
-    """The name of the model that it serves; None where it does not tell: then it is asked for everything."""
+    """Name of the served model; None if unknown: then it gets every recording."""
     any_protocol: bool = False
-    """Whether it answers LMTP and HTTP; else the one of its URL."""
+    """True if it answers LMTP and HTTP; otherwise only the protocol of its URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How recordings are checked."""
+    """Settings of a verification run."""
 
     servers: tuple[Server, ...] = ()
     known: KnownFailures = field(default_factory=KnownFailures)
@@ -109,7 +109,7 @@ def find(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def select(names: Sequence[str], only: Sequence[str]) -> list[RecordingCase]:
-    """The cases of these recordings that a glob names; all if there is no glob. Raises `UsageError` if none is left."""
+    """Cases of these recordings that match a glob; all without globs. Raises `UsageError` if there is none."""
     cases = [RecordingCase(name, direction) for name in names for direction in DIRECTIONS]
     selected = [case for case in cases if not only or any(case.matches(pattern) for pattern in only)]
     if not selected:
@@ -166,7 +166,7 @@ def _read(path: Path) -> tuple[Header, list[Event]]:
 
 
 def _server_for(plan: Plan, case: RecordingCase, header: Header) -> tuple[str, Server | None]:
-    """Why a case is skipped, empty where it is not; and the server for it, None for the mock server."""
+    """Reason a case is skipped, or empty; and its server, None for the mock server."""
     directions = header.verify.get("directions")
     if isinstance(directions, list) and case.direction not in directions:
         return str(header.verify.get("why", f"the recording says: {', '.join(map(str, directions))} only")), None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from websockets.typing import Subprotocol
 
 LARGEST_MESSAGE = 2**24
-"""Bytes; of larger messages only the size is told."""
+"""Bytes; for larger messages only the size is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """From here on the bytes cannot be followed."""
+    """Bytes after this point cannot be parsed."""
 
     reason: str
 
@@ -53,7 +53,7 @@ Item: TypeAlias = "str | bytes | CloseFrame | TooLarge | Unreadable"
 
 
 class WebSocketStream:
-    """Takes bytes of either end, masked or not, and gives whole messages; pings and pongs are passed over."""
+    """Incremental parser for one direction, masked or not; gives complete messages, ignores pings and pongs."""
 
     def __init__(self, *, deflate: bool = False, takeover: bool = True) -> None:
         """Follow a connection; deflate: permessage-deflate was agreed; takeover: its context lasts between messages."""
@@ -72,7 +72,7 @@ class WebSocketStream:
         self._reading: Generator[None, None, None] | None = self._read()
 
     def feed(self, data: bytes) -> list[Item]:
-        """What these bytes complete."""
+        """Items that these bytes complete."""
         if self._reading is not None:
             self._reader.feed_data(data)
             try:
@@ -117,7 +117,7 @@ class WebSocketStream:
         del self._reader.buffer[:size]
 
     def _add(self, opcode: int, data: bytes, size: int, *, final: bool) -> None:
-        """A frame of a message; size: of its payload, which is left out where it is too large."""
+        """Add a frame of a message. size: of its payload, which is dropped if too large."""
         if opcode != Opcode.CONT:
             self._text, self._fragments, self._size = opcode == Opcode.TEXT, [], 0
         self._size += size
@@ -153,7 +153,7 @@ class ServerSocket:
         return str((self._writer.get_extra_info("peername") or ("",))[0])
 
     async def messages(self) -> AsyncIterator[str | bytes]:
-        """What the client sends, until it closes or goes, or `close` was called."""
+        """Messages of the client, until it closes, disconnects, or `close` is called."""
         while True:
             for event in self._protocol.events_received():
                 if isinstance(event, Request):
@@ -179,7 +179,7 @@ class ServerSocket:
         return self._fragments.decode("utf-8", "replace") if self._text else bytes(self._fragments)
 
     async def send(self, message: str | bytes) -> None:
-        """Send a message; one to a client that has gone is lost."""
+        """Send a message; it is lost if the client has disconnected."""
         if isinstance(message, str):
             self._protocol.send_text(message.encode())
         else:
@@ -187,7 +187,7 @@ class ServerSocket:
         await self.flush()
 
     def close(self, code: int, reason: str) -> None:
-        """Close in good order, with as much of the reason as can be sent; `flush` sends it."""
+        """Queue a close frame with as much of the reason as fits; `flush` sends it."""
         self._protocol.send_close(code, cut_reason(reason))
 
     def cut(self) -> None:
@@ -195,7 +195,7 @@ class ServerSocket:
         self._writer.transport.abort()
 
     async def flush(self) -> None:
-        """Send what waits."""
+        """Send queued data."""
         with contextlib.suppress(ConnectionError):  # the read that follows sees the end
             for data in self._protocol.data_to_send():
                 if data:

@@ -54,7 +54,7 @@ class TraceWriter:
         packed = self.path.suffix == ".gz"
         self._packed = gzip.GzipFile("", "wb", fileobj=self._raw, mtime=0) if packed else None
         self._time = 0.0
-        """Of the last event; a numbered trace that lost events has later ones than their count."""
+        """Time of the last event; a numbered trace that lost events has higher times than their count."""
         self.events = 0
         """Written so far."""
         self.tokens = 0
@@ -192,5 +192,5 @@ def _create(path: Path, *, overwrite: bool | None, private: bool) -> BinaryIO:
 
 
 def exists(path: Path, *, force: bool) -> FileError:
-    """The error for a file that is there already. force: whether the command has an option to replace it."""
+    """Error for a file that exists. force: True if the command has an option to replace it."""
     return FileError(f"{path} exists already", f"choose another name{', or --force to replace it' if force else ''}")
