@@ -10,6 +10,7 @@ import codecs
 import json
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import structs
@@ -64,38 +65,35 @@ class Answers(Generic[S]):
         self._http_count: defaultdict[int, int] = defaultdict(int)
         self._sessions: defaultdict[int, SessionActions[S]] = defaultdict(lambda: SessionActions(self._start))
         """Evergreen sessions, by connection."""
-        self._chat_sockets: defaultdict[int, ChatSocket[HttpRequest[S]]] = defaultdict(ChatSocket)
-        """Requests on WebSockets of the unified API, by connection."""
+        self._chats: defaultdict[int, dict[str, list[HttpRequest[S]]]] = defaultdict(dict)
+        """Unanswered requests on WebSockets of the unified API, by connection and id.
+
+        A second request with the id of a running stream is refused; it stays here until the refusal.
+        """
 
     def follow(self, event: Event) -> Sequence[StreamEvent]:
         """Stream events that an event causes, in order."""
-        if isinstance(event, Frame):
-            return self._frame(event)
-        if isinstance(event, Piece):
-            return self._piece(event)
-        if isinstance(event, Message):
-            return self._sessions[event.connection].follow(event)
-        if isinstance(event, Request):
-            return [self._http_request(event)]
-        if isinstance(event, Done):
-            return self._done(event)
-        if isinstance(event, Close | Drop):
-            return self._end_connection(event)
-        self._note(event)
+        match event:
+            case Frame():
+                if message := message_of(event):
+                    return self._chat_frame(event, message)
+                return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
+            case Piece():
+                return self._piece(event)
+            case Message():
+                return self._sessions[event.connection].follow(event)
+            case Request():
+                return [self._http_request(event)]
+            case Done():
+                return self._done(event)
+            case Close() | Drop():
+                return self._end_connection(event)
+            case Response():
+                self._response(event)
+            case Vocab():
+                self.vocabulary.update(event.tokens)
+                self.names.update(event.names)
         return ()
-
-    def _note(self, event: Event) -> None:
-        """Take in what matters to later events alone."""
-        if isinstance(event, Response):
-            self._response(event)
-        elif isinstance(event, Vocab):
-            self.vocabulary.update(event.tokens)
-            self.names.update(event.names)
-
-    def _frame(self, event: Frame) -> Sequence[StreamEvent]:
-        if message := message_of(event):
-            return self._chat_frame(event, message)
-        return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
 
     def text_of(self, output: OutputEvent) -> str | None:
         """The text of a token on its own, for people: bytes inside a character as `⟨f0 9f⟩`; None if unknown."""
@@ -121,16 +119,12 @@ class Answers(Generic[S]):
         command, value, _ = event.parse()
         if command not in ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "WATCH"):
             return ()
-        return [self._lmtp_request(event.time, event.connection, command, _object(value))]
-
-    def _lmtp_request(
-        self, time: float, connection: int, command: str, payload: Mapping[str, object]
-    ) -> RequestStarted:
+        payload = _object(value)
         key = frames.stream_key(payload.get("stream_id"))
-        label = f"{connection}/{frames.stream_name(key)}"
-        started = RequestStarted(time, connection, label, command, payload)
-        self.lmtp[connection].add(command, key, self._start(started))
-        return started
+        label = f"{event.connection}/{frames.stream_name(key)}"
+        started = RequestStarted(event.time, event.connection, label, command, payload)
+        self.lmtp[event.connection].add(command, key, self._start(started))
+        return [started]
 
     def start_unannounced(self, time: float, connection: int, key: Key) -> None:
         """Start a stream for tokens without a recorded request: a recording may start in the middle."""
@@ -275,19 +269,25 @@ class Answers(Generic[S]):
     # The unified API's WebSocket.
 
     def _chat_frame(self, event: Frame, message: Mapping[str, object]) -> list[StreamEvent]:
-        socket = self._chat_sockets[event.connection]
-        request = None if event.direction == ">" else socket.owner(message)
-        found: list[StreamEvent] = []
-        if request is None:
-            started = socket.started(event, message)
+        is_request, chat_id, chats = event.direction == ">", str(message["id"]), self._chats[event.connection]
+        waiting = chats.setdefault(chat_id, [])
+        request = None if is_request or not waiting else waiting[-1 if "error" in message else 0]
+        steps: list[StreamEvent] = []
+        if request is None:  # a request, or the answer to one that the trace lacks
+            label, payload = f"{event.connection}/{chat_id}", message if is_request else {}
+            started = RequestStarted(
+                event.time, event.connection, label, "chatStream", payload, "unified", has_request=is_request
+            )
             request = HttpRequest(started, {0: self._start(started)}, AnswerReader("unified", "whole"))
-            socket.add(message, request)
-            found += [started] if started.has_request else []
-        if event.direction == "<":
-            found += self._chat_answer(event.time, request, message)
+            waiting.append(request)
+            steps += [started] if is_request else []
+        if not is_request:
+            steps += self._chat_answer(event.time, request, message)
             if all(stream.ended is not None for stream in request.choices.values()):
-                socket.remove(message, request)
-        return found
+                waiting.remove(request)
+                if not waiting:
+                    del chats[chat_id]
+        return steps
 
     def _chat_answer(
         self, time: float, request: HttpRequest[S], message: Mapping[str, object]
@@ -307,9 +307,8 @@ class Answers(Generic[S]):
         for request in self._http.pop(event.connection, ()):
             outputs += _end_all(request.choices.values(), event.time, request.http_error, CONNECTION_ENDED)
         self._http_count.pop(event.connection, None)
-        if (socket := self._chat_sockets.pop(event.connection, None)) is not None:
-            for request in socket.requests():
-                outputs += _end_all(request.choices.values(), event.time, "", CONNECTION_ENDED)
+        for request in chain.from_iterable(self._chats.pop(event.connection, {}).values()):
+            outputs += _end_all(request.choices.values(), event.time, "", CONNECTION_ENDED)
         if (session := self._sessions.pop(event.connection, None)) is not None:
             reason = event.reason if isinstance(event, Close) else ""
             outputs += _end_all(session.open_streams(), event.time, reason, CONNECTION_ENDED)
@@ -455,9 +454,6 @@ class HttpRequest(Generic[S]):
         return self.without_text and bool(output.top) and not output.is_thought and output.call is None
 
 
-R = TypeVar("R")
-
-
 def message_of(event: Frame) -> Mapping[str, object]:
     """The JSON object with an id that a frame is: no frame of LMTP is one. Otherwise empty."""
     text = event.content
@@ -480,42 +476,3 @@ def attempts_of(message: Mapping[str, object]) -> str:
     """Attempts of a gateway from a stream's last message, formatted like `x-lmtool-attempts`; otherwise empty."""
     content = message.get("error" if "error" in message else "chunk")
     return attempts_line(content.get("attempts")) if isinstance(content, dict) else ""
-
-
-@dataclass(slots=True)
-class ChatSocket(Generic[R]):
-    """Requests of one connection whose answers are not complete."""
-
-    _requests: dict[str, list[R]] = field(default_factory=dict)
-    """Requests by id. A second request with the id of a running stream is refused; it stays here until the refusal."""
-
-    def started(self, event: Frame, message: Mapping[str, object]) -> RequestStarted:
-        """The request that a client's frame is. Or, of a server's, the one that it answers and the trace lacks."""
-        asked = event.direction == ">"
-        label, payload = f"{event.connection}/{_id(message)}", message if asked else {}
-        return RequestStarted(event.time, event.connection, label, "chatStream", payload, "unified", has_request=asked)
-
-    def add(self, message: Mapping[str, object], request: R) -> None:
-        """Remember a request until its answer is complete."""
-        self._requests.setdefault(_id(message), []).append(request)
-
-    def owner(self, message: Mapping[str, object]) -> R | None:
-        """The request that a server's message belongs to."""
-        waiting = self._requests.get(_id(message))
-        return None if not waiting else waiting[-1 if "error" in message else 0]
-
-    def remove(self, message: Mapping[str, object], request: R) -> None:
-        """Forget a request: this message was its last."""
-        waiting = self._requests[_id(message)]
-        waiting.remove(request)
-        if not waiting:
-            del self._requests[_id(message)]
-
-    def requests(self) -> Iterator[R]:
-        """All that are open."""
-        for waiting in self._requests.values():
-            yield from waiting
-
-
-def _id(message: Mapping[str, object]) -> str:
-    return str(message["id"])

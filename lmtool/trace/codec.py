@@ -305,11 +305,6 @@ def _exact(called: str, value: object) -> str | bytes:
         raise LineError(f"{called} has {_shown(digits)} where an even number of hex digits is expected") from None
 
 
-def _frame(line: _Line) -> Event:
-    direction: Literal[">", "<"] = ">" if line.kind == ">" else "<"
-    return Frame(line.time, direction, line.connection, line.content(0))
-
-
 def _message(line: _Line) -> Event:
     direction = line.part(0, str, "> or <")
     if direction not in {">", "<"}:
@@ -343,11 +338,6 @@ def _blob(line: _Line) -> Event:
     return Blob(line.time, line.connection, line.member("sha256", str, "a string"), line.facts()["value"])
 
 
-def _remark(line: _Line) -> Event:
-    kind: Literal["mark", "note"] = "mark" if line.kind == "mark" else "note"
-    return Remark(line.time, kind, line.connection, line.part(0, str, "text"))
-
-
 def _request(line: _Line) -> Event:
     method, path = line.member("method", str, "a string"), line.member("path", str, "a string")
     body = line.content(1) if len(line.rest) > 1 else None
@@ -359,34 +349,29 @@ def _response(line: _Line) -> Event:
     return Response(line.time, line.connection, status, line.member("reason", str, "a string"), line.headers())
 
 
-def _piece(line: _Line) -> Event:
-    kind: Literal["sse", "body"] = "sse" if line.kind == "sse" else "body"
-    return Piece(line.time, kind, line.connection, line.content(0))
-
-
 def _end(line: _Line) -> Event:
     events, tokens = line.member("events", int, "a count"), line.member("tokens", int, "a count")
     return End(line.time, events, tokens, line.member("sha256", str, "a string"))
 
 
 _READERS: Mapping[str, Callable[[_Line], Event]] = {
-    ">": _frame,
-    "<": _frame,
+    ">": lambda line: Frame(line.time, ">", line.connection, line.content(0)),
+    "<": lambda line: Frame(line.time, "<", line.connection, line.content(0)),
     "message": _message,
     "open": lambda line: Open(line.time, line.connection, line.facts()),
     "close": _close,
     "drop": lambda line: Drop(line.time, line.connection, line.facts()),
     "vocab": _vocab,
     "blob": _blob,
-    "mark": _remark,
-    "note": _remark,
+    "mark": lambda line: Remark(line.time, "mark", line.connection, line.part(0, str, "text")),
+    "note": lambda line: Remark(line.time, "note", line.connection, line.part(0, str, "text")),
     "stat": lambda line: Stat(line.time, line.connection, line.part(0, dict, "an object")),
     "turn": lambda line: Turn(line.time, line.connection, line.part(0, dict, "an object")),
     "end": _end,
     "request": _request,
     "response": _response,
-    "sse": _piece,
-    "body": _piece,
+    "sse": lambda line: Piece(line.time, "sse", line.connection, line.content(0)),
+    "body": lambda line: Piece(line.time, "body", line.connection, line.content(0)),
     "done": lambda line: Done(line.time, line.connection),
 }
 

@@ -412,9 +412,9 @@ def compare_replay(
         else:
             lost = "could not be sent: the connection was gone"
             comparisons.append(Comparison.note(lost, "fail", exchange.name, exchange.kind))
-    for one in unmatched:
-        name = f"{one.connection}/{json.dumps(one.entry.get('stream_id'))}"
-        message = f"expected entries of streams that were begun, got {json.dumps(one.entry)[:100]}"
+    for connection, entry in unmatched:
+        name = f"{connection}/{json.dumps(entry.get('stream_id'))}"
+        message = f"expected entries of streams that were begun, got {json.dumps(entry)[:100]}"
         comparisons.append(Comparison.note(message, "fail", name, "unmatched"))
     return [*comparisons, *compare_sessions(ours, theirs, level), *_compare_endings(ours, theirs)]
 

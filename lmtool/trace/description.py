@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.logprobs.distribution import probability
 from lmtool.core.logprobs.numbers import format_probability
+from lmtool.protocol.lmtp import frames
 from lmtool.trace.codec import facts_of, kind_of
 from lmtool.trace.events import (
     Blob,
@@ -188,16 +189,13 @@ def _other(event: Event) -> str:  # noqa: C901 - one short case per kind reads b
 
 def _message(event: Message) -> str:
     """The actions and fragments of a message, each in a few words."""
-    found = event.value.get("actions")
-    actions = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    actions = frames.entries_of(event.value.get("actions"))
     parts = [f"{each.get('name', '')}({_pairs(each, 'inputs')}) -> {_pairs(each, 'outputs')}" for each in actions]
     return _cut(" · ".join(parts + [_fragment(each) for each in event.fragments()]) or "empty message")
 
 
 def _pairs(action: Mapping[str, object], name: str) -> str:
-    found = action.get(name)
-    pairs = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-    return ", ".join(f"{each.get('name', '')}={each.get('id', '')}" for each in pairs)
+    return ", ".join(f"{each.get('name', '')}={each.get('id', '')}" for each in frames.entries_of(action.get(name)))
 
 
 def _fragment(fragment: Mapping[str, object]) -> str:

@@ -36,7 +36,7 @@ Count: TypeAlias = "tuple[int, int]"
 """Answers of a key that have ended, and entries since the last of them; compared in this order."""
 ClientEvent: TypeAlias = Frame | Message | Request | Close | Drop
 Sendable: TypeAlias = Frame | Message | Request
-_Wire: TypeAlias = "_Socket | _Session | _Http"
+_Wire: TypeAlias = "_Socket | _Http"
 
 
 class AnswerCounts:
@@ -194,8 +194,11 @@ class Driver:
                     await self._next()
 
     async def _connect(self, event: Sendable, *, in_session: bool) -> _Wire:
-        kind: type[_Wire] = _Http if isinstance(event, Request) else _Session if in_session else _Socket
-        wire = kind(self, self._target, event.connection)
+        wire: _Wire
+        if isinstance(event, Request):
+            wire = _Http(self, self._target, event.connection)
+        else:
+            wire = _Socket(self, self._target, event.connection, in_session=in_session)
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
                 await wire.open()
@@ -215,19 +218,14 @@ class Driver:
 
 
 class _Socket:
-    """A WebSocket to the server."""
+    """A WebSocket to the server: LMTP, or an Evergreen session whatever carried the recorded one."""
 
-    path = ""
-    """Below the server's URL."""
-    facts: Mapping[str, object] = {}
-    """Facts of its `Open` event."""
-
-    def __init__(self, driver: Driver, target: Target, number: int) -> None:
+    def __init__(self, driver: Driver, target: Target, number: int, *, in_session: bool) -> None:
         self._driver = driver
+        self._in_session = in_session
         url = target.url.replace("http", "ws", 1) if target.url.startswith("http") else target.url
-        in_url = self.path and target.unix is None
-        self._url = f"{url.rstrip('/')}/{self.path}" if in_url else url
-        self._route = f"/{self.path}"
+        self._url = f"{url.rstrip('/')}/evergreen" if in_session and target.unix is None else url
+        self._route = "/evergreen" if in_session else "/"
         self._authorization = target.authorization
         self._number = number
         self._dropped = False
@@ -242,26 +240,30 @@ class _Socket:
         except ConnectError as error:
             error.hints = ("start one:  lmtool serve",)
             raise
-        self._driver.record(Open(self._driver.now(), self._number, {"peer": "client", **self.facts}))
+        facts = {"peer": "client", **({"protocol": "evergreen"} if self._in_session else {})}
+        self._driver.record(Open(self._driver.now(), self._number, facts))
         self._reading = asyncio.create_task(self._read())
 
     async def send(self, event: Sendable) -> None:
         """Send; the reader finds out what goes wrong."""
         from websockets.exceptions import ConnectionClosed
 
-        wire = self._wire(event)
+        assert not isinstance(event, Request)
+        if isinstance(event, Frame):
+            wire = event.wire()
+        else:
+            hexadecimal = event.value.get("hex")
+            wire = bytes.fromhex(hexadecimal) if isinstance(hexadecimal, str) else json.dumps(event.value)
         self._record(">", wire)
         with contextlib.suppress(ConnectionClosed):
             await self._connection.send(wire)
 
-    @staticmethod
-    def _wire(event: Sendable) -> str | bytes:
-        assert isinstance(event, Frame)
-        return event.wire()
-
     def _record(self, direction: Literal[">", "<"], message: str | bytes) -> None:
-        content = parse_frame(message, "py")
-        self._driver.record(Frame(self._driver.now(), direction, self._number, content))
+        now, value = self._driver.now(), session_message(message) if self._in_session else None
+        if value is None:
+            self._driver.record(Frame(now, direction, self._number, parse_frame(message, "py")))
+        else:
+            self._driver.record(Message(now, direction, self._number, value))
 
     async def _read(self) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -293,28 +295,6 @@ class _Socket:
             code = event.code if event is not None and event.code in _SENDABLE_CODES else 1000
             await self._connection.close(code, "" if event is None else cut_reason(event.reason))
         await self._reading
-
-
-class _Session(_Socket):
-    """An Evergreen session over a WebSocket, whatever carried the recorded one."""
-
-    path = "evergreen"
-    facts: Mapping[str, object] = {"protocol": "evergreen"}
-
-    @staticmethod
-    def _wire(event: Sendable) -> str | bytes:
-        if isinstance(event, Frame):
-            return event.wire()
-        assert isinstance(event, Message)
-        hexadecimal = event.value.get("hex")
-        return bytes.fromhex(hexadecimal) if isinstance(hexadecimal, str) else json.dumps(event.value)
-
-    def _record(self, direction: Literal[">", "<"], message: str | bytes) -> None:
-        value = session_message(message)
-        if value is None:
-            super()._record(direction, message)
-        else:
-            self._driver.record(Message(self._driver.now(), direction, self._number, value))
 
 
 class _Http:

@@ -180,10 +180,9 @@ class Message:
     value: Mapping[str, object]
     """The message as proto-JSON; `{"hex": ...}` for one that JSON cannot write."""
 
-    def fragments(self) -> list[dict[str, object]]:
+    def fragments(self) -> list[Entry]:
         """Its fragments of nodes, as proto-JSON."""
-        found = self.value.get("nodeFragments")
-        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        return frames.entries_of(self.value.get("nodeFragments"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,14 +191,6 @@ RecordedRequest: TypeAlias = "Exchange | SessionAction"
 
 
 @dataclass(frozen=True, slots=True)
-class UnmatchedEntry:
-    """An entry of a server's frame for a stream that no request of its connection started."""
-
-    connection: int
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
 class Recording:
     """Requests of a trace with their answers, in little memory."""
 
@@ -249,8 +241,8 @@ def exchanges(events: Iterable[Event]) -> list[Exchange]:
     return collect(events)[0]
 
 
-def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[UnmatchedEntry]]:
-    """All exchanges of a trace, and the entries that belong to none."""
+def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[tuple[int, Entry]]]:
+    """All exchanges of a trace, and (connection, entry) of answers to streams that no request started."""
     collector = Collector()
     for event in events:
         collector.take(event)
@@ -349,7 +341,7 @@ class Collector:
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
-        self.unmatched: list[UnmatchedEntry] = []
+        self.unmatched: list[tuple[int, Entry]] = []
         self._tables: defaultdict[int, RequestTable[LmtpExchange]] = defaultdict(RequestTable)
         self._latest: dict[int, LmtpExchange] = {}
         self._http: defaultdict[int, deque[HttpExchange]] = defaultdict(deque)
@@ -387,7 +379,7 @@ class Collector:
         for entry in entries:
             exchange = self._owner(frame.connection, command, entry)
             if exchange is None:
-                self.unmatched.append(UnmatchedEntry(frame.connection, entry))
+                self.unmatched.append((frame.connection, entry))
             else:
                 shares.setdefault(id(exchange), (exchange, []))[1].append(entry)
         style: Style = frame.content.style if isinstance(frame.content, JsonText) else "py"

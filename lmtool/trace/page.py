@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from rich.color import Color
 
 from lmtool.core.errors import UsageError
 from lmtool.core.logprobs.distribution import Distribution, bits, perplexity, probability
@@ -109,12 +110,6 @@ streams.forEach((tokens, c) => tokens.forEach((token, p) => token.addEventListen
 """Script for keys and pointer; without it, the titles of tokens show the same text."""
 
 
-_CUBE = (0, 95, 135, 175, 215, 255)
-"""Levels of the 256 colours' cube."""
-_GREYS = 232
-"""The first of the 256 colours that are greys."""
-
-
 def scale(*, light: bool, is_thought: bool = False) -> Sequence[tuple[str, str]]:
     """Text and ground of each step of the heat, as `#rrggbb`. light: for a light page; is_thought: of thoughts."""
     thoughts = LIGHT_THOUGHT_COLORS if light else THOUGHT_COLORS
@@ -142,11 +137,8 @@ def on_both_grounds(pattern: str) -> str:
 
 
 def rgb(number: int) -> str:
-    """One of the colours 16 to 255 of the 256, as `#rrggbb`."""
-    if number >= _GREYS:
-        return "#" + f"{8 + 10 * (number - _GREYS):02x}" * 3
-    red, green, blue = (_CUBE[(number - 16) // base % 6] for base in (36, 6, 1))
-    return f"#{red:02x}{green:02x}{blue:02x}"
+    """One of the 256 terminal colours as `#rrggbb`."""
+    return Color.from_ansi(number).get_truecolor().hex
 
 
 MAX_TOKENS = 50_000

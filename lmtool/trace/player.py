@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
@@ -198,7 +199,7 @@ class _Connection:
                 check_model(self._admission.caller, request.payload)
             exchange, why = self._player.find(request)
             if isinstance(exchange, HttpExchange) and exchange.response is not None:
-                await self._play_counted(exchange)
+                await self._play(exchange)
                 return exchange.complete
         except RateLimitError as error:
             answer = refusal_answer(self._player.policy, head, Refusal.of_limit(error))
@@ -216,16 +217,6 @@ class _Connection:
             await self._refuse(404, "Not Found", why)
             return True
         return False
-
-    async def _play_counted(self, exchange: HttpExchange) -> None:
-        """Play, as a stream of the caller where the request asks for one. Raises `RateLimitError`."""
-        if api_of(exchange.request.method, exchange.request.path) is None:
-            await self._play(exchange)
-            return
-        with self._admission.as_current(), counted_stream() as use:
-            if use is not None:
-                count_answer(use, exchange)
-            await self._play(exchange)
 
     async def _refuse(self, status: int, reason: str, why: str) -> None:
         error = json.dumps({"error": {"message": why, "type": "no_recording", "code": None}}).encode()
@@ -252,22 +243,26 @@ class _Connection:
         await self._writer.drain()
 
     async def _play(self, exchange: HttpExchange) -> None:
-        assert exchange.response is not None
-        size = None if exchange.streamed else sum(len(part.data) for part in exchange.parts)
-        response = exchange.response
-        self._write_head(response.status, response.reason, response.headers, size)
-        parts, cut = self._player.chaos.parts(exchange, exchange.parts)
-        due = self._player.pace.due(part.offset for part in parts)
-        began = asyncio.get_running_loop().time()
-        for when, part in zip(due, parts, strict=True):
-            await until(began + when)
-            self._writer.write(part.data if size is not None else b"%x\r\n%s\r\n" % (len(part.data), part.data))
-            await self._writer.drain()
-        if cut:
-            raise ConnectionAbortedError
-        if size is None and exchange.complete:
-            self._writer.write(b"0\r\n\r\n")
-            await self._writer.drain()
+        """Send a recorded answer; it counts as a stream of the caller if it generates. Raises `RateLimitError`."""
+        response, generates = exchange.response, api_of(exchange.request.method, exchange.request.path) is not None
+        assert response is not None
+        with self._admission.as_current(), counted_stream() if generates else contextlib.nullcontext() as use:
+            if use is not None:
+                count_answer(use, exchange)
+            size = None if exchange.streamed else sum(len(part.data) for part in exchange.parts)
+            self._write_head(response.status, response.reason, response.headers, size)
+            parts, cut = self._player.chaos.parts(exchange, exchange.parts)
+            due = self._player.pace.due(part.offset for part in parts)
+            began = asyncio.get_running_loop().time()
+            for when, part in zip(due, parts, strict=True):
+                await until(began + when)
+                self._writer.write(part.data if size is not None else b"%x\r\n%s\r\n" % (len(part.data), part.data))
+                await self._writer.drain()
+            if cut:
+                raise ConnectionAbortedError
+            if size is None and exchange.complete:
+                self._writer.write(b"0\r\n\r\n")
+                await self._writer.drain()
 
     def _write_head(self, status: int, reason: str, headers: Mapping[str, str], size: int | None) -> None:
         framing = "transfer-encoding: chunked" if size is None else f"content-length: {size}"

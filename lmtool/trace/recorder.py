@@ -211,22 +211,16 @@ class Recording:
                 self._to_close[number] = self._recorders.pop(number)
 
     def _record(self, key: int, event: Event) -> None:
-        if key not in self._recorders and not self._begin(key):
-            return
         try:
+            if key not in self._recorders:
+                self._recorders[key] = recorder = self._start(key)
+                if self._token_bytes is not None:
+                    recorder.explain_by(self._token_bytes)
             self._recorders[key].record((event,))
-        except Exception as bug:  # noqa: BLE001 - a mistake of ours must not cut the connection that is recorded
-            self._stop(f"lmtool failed ({type(bug).__name__}: {bug}), this is a bug")
-
-    def _begin(self, key: int) -> bool:
-        try:
-            self._recorders[key] = recorder = self._start(key)
         except FileError as error:
             self._stop(error.message)
-        else:
-            if self._token_bytes is not None:
-                recorder.explain_by(self._token_bytes)
-        return not self.failed
+        except Exception as bug:  # noqa: BLE001 - a mistake of ours must not cut the connection that is recorded
+            self._stop(f"lmtool failed ({type(bug).__name__}: {bug}), this is a bug")
 
     def explain_by(self, token_bytes: TokenBytes) -> None:
         """Explain token ids of events to come, now that the model's tokenizer is known."""
@@ -367,7 +361,7 @@ async def record_session(
     about to exit. A full disk ends the recording with a warning, and `ResourceError` at the end. Raises `FileError` if
     the file cannot be created.
     """
-    now, split = datetime.now(UTC), _is_folder(path)
+    now, split = datetime.now(UTC), path.endswith("/") or Path(path).is_dir()  # noqa: ASYNC240 - once, at the start
     created, by = now.strftime("%Y-%m-%dT%H:%M:%SZ"), f"lmtool {__version__}"
     header, prefix = replace(header, created=created, by=by, at=at, json="msgspec"), f"{now:%Y%m%d-%H%M%S}-"
     start = recorders(Path(path), header, ("headers",), token_bytes, split=split, prefix=prefix)
@@ -397,7 +391,3 @@ class SessionTap(ServerTap):
         """clock: seconds since the recording began."""
         super().__init__(recording.record, clock)
         self.explain_by = recording.explain_by
-
-
-def _is_folder(path: str) -> bool:
-    return path.endswith("/") or Path(path).is_dir()

@@ -450,8 +450,11 @@ class TrafficWatch:
         if len(self._watchers) >= MAX_WATCHERS:
             return None
         watcher = TrafficWatcher(self, connection, notify)
-        before = [_opened(event, now) for number, event in self.open.items() if number != connection]
-        watcher.add([line for event in before if (line := _line(event)) is not None])
+        others = [event for number, event in self.open.items() if number != connection]
+        # Connections that are open already, as a recording that starts late has them (FORMAT.md).
+        facts = [{**event.facts, "before": round(now - event.time, 6)} for event in others]
+        opened = [replace(event, time=now, facts=more) for event, more in zip(others, facts, strict=True)]
+        watcher.add([line for event in opened if (line := _line(event)) is not None])
         self._watchers.append(watcher)
         return watcher
 
@@ -459,11 +462,6 @@ class TrafficWatch:
         """Remove a watcher; does nothing if it was removed."""
         if watcher in self._watchers:
             self._watchers.remove(watcher)
-
-
-def _opened(event: Open, now: float) -> Open:
-    """The beginning of a connection that was open before, as a recording that starts late has it (FORMAT.md)."""
-    return replace(event, time=now, facts={**event.facts, "before": round(now - event.time, 6)})
 
 
 def _line(event: Event) -> bytes | None:

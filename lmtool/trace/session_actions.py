@@ -6,6 +6,7 @@ import codecs
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from lmtool.protocol.lmtp import frames
 from lmtool.trace.stream_events import ActionNodes, OutputEvent, RequestStarted, Stream, TraceNode
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class SessionActions(Generic[S]):
     def follow(self, event: Message) -> list[StreamEvent]:
         """Stream events of a message: a client's actions start streams, texts of the server are their output."""
         found: list[StreamEvent] = []
-        actions = _objects(event.value, "actions") if event.direction == ">" else []
+        actions = frames.entries_of(event.value.get("actions")) if event.direction == ">" else []
         for action in actions:
             found += self._action(event, action)
         for fragment in event.fragments():
@@ -73,7 +74,7 @@ class SessionActions(Generic[S]):
         return [started, *self._end(event.time, running)]
 
     def _parameters(self, action: Mapping[str, object], name: str) -> dict[str, TraceNode]:
-        pairs = _objects(action, name)
+        pairs = frames.entries_of(action.get(name))
         return {str(pair.get("name", "")): self._node(str(pair.get("id", ""))) for pair in pairs}
 
     def _node(self, node_id: str) -> TraceNode:
@@ -112,15 +113,10 @@ class SessionActions(Generic[S]):
         return [OutputEvent(time, running.stream, finish_reason="stop")]
 
 
-def _objects(value: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
-    found = value.get(name)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
 def _payload(action: Mapping[str, object]) -> dict[str, object]:
     """The options of an action, and its target as the model."""
     payload: dict[str, object] = {}
-    for config in _objects(action, "configs"):
+    for config in frames.entries_of(action.get("configs")):
         inner = config.get("value")
         payload |= inner if isinstance(inner, dict) else {name: one for name, one in config.items() if name != "@type"}
     target = action.get("targetSpec")

@@ -138,7 +138,11 @@ class TraceFigures:
         """Take the next event."""
         self.duration = event.time
         self.counts["events"] += 1
-        self._count(event)
+        if isinstance(event, Frame | Piece | Request):
+            is_sent = isinstance(event, Request) or (isinstance(event, Frame) and event.direction == ">")
+            self.counts["client_frames" if is_sent else "server_frames"] += 1
+        elif isinstance(event, Open | Drop | Close):
+            self.counts[{"Open": "connections", "Drop": "drops", "Close": "closes"}[type(event).__name__]] += 1
         for step in self._answers.follow(event):
             if isinstance(step, RequestStarted):
                 self.counts["requests"] += 1
@@ -160,13 +164,6 @@ class TraceFigures:
                 self._add(figures, line.time, figures.logprob_of_next(entry.logprob), is_piece=False)
             if entry.last:
                 self._end(figures)
-
-    def _count(self, event: Event) -> None:
-        if isinstance(event, Frame | Piece | Request):
-            is_sent = isinstance(event, Request) or (isinstance(event, Frame) and event.direction == ">")
-            self.counts["client_frames" if is_sent else "server_frames"] += 1
-        elif isinstance(event, Open | Drop | Close):
-            self.counts[{"Open": "connections", "Drop": "drops", "Close": "closes"}[type(event).__name__]] += 1
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> StreamFigures:
         more = {"request": started.kind, "prompt_tokens": started.prompt_tokens}

@@ -226,11 +226,6 @@ def _keep(
     return replace(outcome, trace=str(path))
 
 
-def as_json(outcomes: Sequence[RecordingOutcome]) -> str:
-    """One JSON object."""
-    return reports.as_json(outcomes, _case)
-
-
 def _case(outcome: Outcome[RecordingCase]) -> dict[str, object]:
     assert isinstance(outcome, RecordingOutcome)
     findings = [finding.as_json() for comparison in outcome.comparisons for finding in comparison.findings]
@@ -247,16 +242,11 @@ def _case(outcome: Outcome[RecordingCase]) -> dict[str, object]:
     }
 
 
-def summary(outcomes: Sequence[RecordingOutcome]) -> str:
-    """One line: how many checks, and how many of each verdict."""
-    return reports.summary(outcomes, "checks")
-
-
 REPORTS: Mapping[str, Callable[[Sequence[RecordingOutcome]], str]] = {
     "junit.xml": lambda outcomes: reports.junit("recordings", outcomes),
-    "report.json": as_json,
+    "report.json": lambda outcomes: reports.as_json(outcomes, _case),
     "report.md": lambda outcomes: reports.markdown(
-        ["# Recordings", "", summary(outcomes), ""], outcomes, {"case": lambda case: case.id}
+        ["# Recordings", "", reports.summary(outcomes, "checks"), ""], outcomes, {"case": lambda case: case.id}
     ),
 }
 """Contents of a report by file name."""

@@ -13,7 +13,7 @@ from lmtool.trace.codec import Header
 from lmtool.trace.comparison import Comparison, Finding
 from lmtool.trace.editing import redacted
 from lmtool.trace.events import Event
-from lmtool.trace.outcomes import KnownFailures
+from lmtool.trace.outcomes import KnownFailures, summary
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.redaction import Redaction, parse
@@ -28,7 +28,6 @@ from lmtool.trace.verification import (
     name_of,
     run,
     select,
-    summary,
 )
 from lmtool.trace.writer import write_trace
 from tests.conftest import ROOT
@@ -189,7 +188,7 @@ def test_reports() -> None:
     assert '<testsuite name="recordings"' in REPORTS["junit.xml"](outcomes)
     assert 'classname="drive" name="hello"' in REPORTS["junit.xml"](outcomes)
     assert "| hello[drive] | fail | fail (ids) stream" in REPORTS["report.md"](outcomes)
-    assert summary(outcomes) == "2 checks · 1 pass · 1 fail"
+    assert summary(outcomes, "checks") == "2 checks · 1 pass · 1 fail"
 
 
 class TestRedacted:

@@ -92,8 +92,8 @@ async def verify(
 
 def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, written: bool) -> None:
     from lmtool.core.errors import FileError
-    from lmtool.trace.outcomes import unmatched
-    from lmtool.trace.verification import REPORTS, summary
+    from lmtool.trace.outcomes import summary, unmatched
+    from lmtool.trace.verification import REPORTS
     from lmtool.trace.writer import write_text
 
     if written:
@@ -103,7 +103,7 @@ def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, wr
             raise FileError(f"cannot write into {plan.report}: {error.strerror}") from None
         for name, write in REPORTS.items():
             write_text(plan.report / name, write(outcomes))
-    out.note(summary(outcomes), "")
+    out.note(summary(outcomes, "checks"), "")
     for pattern in unmatched(plan.known.failing, [one.case for one in outcomes]):
         out.warn(f"known-failing names {pattern}, which is no check here")
     if any(one.bad for one in outcomes):
