@@ -52,7 +52,7 @@ class Answers(Generic[S]):
     """Follows the events of one trace; call `follow` with each, in order."""
 
     def __init__(self, new_stream: Callable[[RequestStarted, int, int], S]) -> None:
-        """new_stream: makes the stream of a request, of this index and choice; see `stream_events.stream_of`."""
+        """new_stream: makes the stream of a request, given its index and choice; see `stream_events.stream_of`."""
         self._new_stream = new_stream
         self._streams = 0
         self.vocabulary: dict[int, str | bytes] = {}
@@ -96,7 +96,7 @@ class Answers(Generic[S]):
         return ()
 
     def text_of(self, output: OutputEvent) -> str | None:
-        """The text of a token on its own, for people: bytes inside a character as `⟨f0 9f⟩`; None if unknown."""
+        """Text of one token, for display: bytes inside a character as `⟨f0 9f⟩`; None if unknown."""
         text = output.text if output.token is None else self.vocabulary.get(output.token, output.text)
         return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
 
@@ -154,7 +154,7 @@ class Answers(Generic[S]):
         return outputs
 
     def owners(self, time: float, connection: int, entries: Iterable[TokenEntry]) -> list[S]:
-        """The stream of each entry of a TOKEN, in order; those that end with it are over."""
+        """Stream of each entry of a TOKEN, in order; streams whose last entry is among them are ended."""
         table, streams = self.lmtp[connection], list[S]()
         for entry in entries:
             if entry.stream_id not in table.holders:
@@ -168,7 +168,7 @@ class Answers(Generic[S]):
         return streams
 
     def end(self, connection: int, stream: S, time: float, entry: TokenEntry) -> None:
-        """The stream of an entry is over."""
+        """End the stream of an entry."""
         stream.end(time, entry.finish_reason, entry.error)
         stream.attempts = entry.attempts
         self.lmtp[connection].end(entry.stream_id)
@@ -190,7 +190,7 @@ class Answers(Generic[S]):
                 yield OutputEvent(event.time, stream, error=error)
 
     def _learn_names(self, info: object) -> None:
-        """Names of the ids that begin and end texts, where a vocabulary does not name them."""
+        """Name the ids that begin and end texts, unless a vocabulary names them."""
         members = info if isinstance(info, dict) else {}
         ends, bos = members.get("eos_token_ids"), members.get("bos_token_id")
         named = {bos: "<|bos|>", **dict.fromkeys(ends if isinstance(ends, list) else (), "<|eos|>")}
@@ -334,7 +334,7 @@ def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
 
 
 def _finish(outputs: list[StreamEvent], ending: OutputEvent) -> None:
-    """Put an ending to the stream's last output if that came with it."""
+    """Add an ending, merged into the stream's last output if both came together."""
     last = outputs[-1] if outputs else None
     if isinstance(last, OutputEvent) and last.stream is ending.stream and not last.last:
         outputs[-1] = structs.replace(last, finish_reason=ending.finish_reason)
@@ -343,7 +343,7 @@ def _finish(outputs: list[StreamEvent], ending: OutputEvent) -> None:
 
 
 def _end_all(streams: Iterable[Stream], time: float, error: str, cut: str = "") -> list[StreamEvent]:
-    """End the streams that have not: by an error, or, where there is none, because they were cut off."""
+    """End the streams that are open: with an error, or otherwise as cut."""
     outputs: list[StreamEvent] = []
     for stream in streams:
         if stream.ended is None and stream.index >= 0:
@@ -378,7 +378,7 @@ class StreamText:
     """Text of one stream, decoded incrementally: a character appears once all its bytes have arrived."""
 
     def __init__(self, vocabulary: Mapping[int, str | bytes]) -> None:
-        """vocabulary: what ids mean; it may grow."""
+        """vocabulary: text of token ids; may grow."""
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -395,25 +395,25 @@ class StreamText:
 
 @dataclass(slots=True)
 class HttpRequest(Generic[S]):
-    """A request whose answer is not complete."""
+    """An HTTP request without a complete answer."""
 
     started: RequestStarted
     choices: dict[int, S] = field(default_factory=dict)
-    """Streams by number of the choice; empty for a request that generates nothing."""
+    """Streams by choice; empty for a request that generates nothing."""
     reader: AnswerReader | None = None
     http_error: str = ""
-    """Status of a response that is an error."""
+    """Status of an error response."""
     choices_with_tokens: set[int] = field(default_factory=set)
     """Choices whose tokens came with logprobs: their further text repeats these tokens."""
     tools: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Names of the tools that are called, by choice and number of the call."""
+    """Names of called tools, by choice and number of the call."""
     calls_with_tokens: set[tuple[int, int]] = field(default_factory=set)
     """Calls whose tokens came with logprobs."""
     without_text: bool = False
     """True if the latest tokens came without text: they belong to the tool call whose delta follows."""
 
     def text_outputs(self, time: float, stream: S, event: TextDelta) -> list[OutputEvent]:
-        """The tokens that text brings, or the text as a piece."""
+        """Outputs of a text delta: its tokens, or the text as one piece."""
         is_piece = not event.tokens
         self.without_text = not event.text
         return [
@@ -430,9 +430,9 @@ class HttpRequest(Generic[S]):
         ]
 
     def add_call(self, time: float, stream: S, event: ToolCallDelta, outputs: list[StreamEvent]) -> None:
-        """Add what a delta of a call brings to the outputs of its chunk: the tool's name, then its arguments.
+        """Add a tool call delta to the outputs of its chunk: the tool's name, then its arguments.
 
-        Tokens without text that the same chunk names are this call's own; then its text is theirs.
+        Tokens without text in the same chunk belong to this call; then its text is theirs and is not added again.
         """
         key = (event.choice, event.index)
         tool = self.tools[key] = event.name or self.tools.get(key, "")
@@ -455,7 +455,7 @@ class HttpRequest(Generic[S]):
 
 
 def message_of(event: Frame) -> Mapping[str, object]:
-    """The JSON object with an id that a frame is: no frame of LMTP is one. Otherwise empty."""
+    """JSON object with an id in a frame of the unified API; empty for any other frame, such as one of LMTP."""
     text = event.content
     if not isinstance(text, str | bytes) or text[:1] not in ("{", b"{"):
         return {}

@@ -45,7 +45,7 @@ Times: TypeAlias = Literal["measured", "numbered"]
 
 
 class HeaderError(ValueError):
-    """The first line is no header of this format; the message says why."""
+    """The first line is not a valid header; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Header:
     created: str | None = None
     """UTC, such as `2026-11-20T22:00:00Z`."""
     by: str | None = None
-    """The program that wrote the file."""
+    """Program that wrote the file."""
     at: str | None = None
     """Where the recorder sat: `proxy`, `server` or `client`."""
     title: str | None = None
@@ -66,17 +66,17 @@ class Header:
     run: Mapping[str, object] = field(default_factory=dict)
     """`device`, `dtype`, `seed`."""
     json: Style = "py"
-    """The style of parsed content that does not name its own."""
+    """Style of parsed content that does not name its own."""
     times: Times = "measured"
-    """`numbered`: times are event numbers / 1000 and mean nothing."""
+    """`numbered`: times are event numbers / 1000 and have no meaning."""
     redacted: tuple[str, ...] = ()
     """Parts that were removed: `headers`, `prompt`, `text`."""
     verify: Mapping[str, object] = field(default_factory=dict)
     """Comparison settings: `level`, `tol_logprob`, ..."""
     covers: tuple[str, ...] = ()
-    """Ids of the rules that this trace shows."""
+    """Ids of the specification's rules that this trace demonstrates."""
     extra: Mapping[str, object] = field(default_factory=dict)
-    """Members that this version does not know; kept."""
+    """Unknown members, kept unchanged."""
 
 
 _KNOWN = {f.name for f in fields(Header)} - {"extra"}
@@ -93,7 +93,7 @@ def to_json(header: Header) -> dict[str, object]:
 
 
 def from_json(value: object) -> Header:
-    """The header of what the first line holds. Raises `HeaderError`."""
+    """Header from the JSON of the first line. Raises `HeaderError`."""
     if not isinstance(value, dict) or "lmtp_trace" not in value:
         raise HeaderError('the first line is not a trace header ({"lmtp_trace": 1, ...})')
     version = value["lmtp_trace"]
@@ -138,11 +138,11 @@ _MEMBERS: Mapping[type[Event], tuple[str, ...]] = {
     Response: ("status", "reason", "headers"),
     End: ("events", "tokens", "sha256"),
 }
-"""Members of the object in a line, by the event's own names."""
+"""Members of the object in a line, named like the event's fields."""
 
 
 class LineError(ValueError):
-    """A line is not what the format says; the message says why."""
+    """A line does not follow the format; the message gives the reason."""
 
 
 def write_header(header: Header) -> str:
@@ -151,7 +151,7 @@ def write_header(header: Header) -> str:
 
 
 def read_header(line: bytes) -> Header:
-    """The header of the first line. Raises `HeaderError`."""
+    """Header from the first line. Raises `HeaderError`."""
     try:
         return from_json(_DECODER.decode(line))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -159,13 +159,13 @@ def read_header(line: bytes) -> Header:
 
 
 def write_event(event: Event, style: Style) -> str:
-    """One line, without its line end. `style`: the header's, which parsed content then need not name."""
+    """Line of an event, without its line end. style: the header's, which parsed content need not repeat."""
     head = f"[{event.time:.6f}, {_json(kind_of(event))}, {event.connection}"
     return f"{head}{_tail(event, style)}]"
 
 
 def kind_of(event: Event) -> str:
-    """The kind that the line of an event names."""
+    """Kind of an event, as its line names it."""
     if isinstance(event, Frame):
         return event.direction
     if isinstance(event, Piece | Remark | Other):
@@ -174,7 +174,7 @@ def kind_of(event: Event) -> str:
 
 
 def facts_of(event: Event) -> Mapping[str, object]:
-    """The object in the line of an event; empty for an event that has none."""
+    """Object in the line of an event; empty for an event without one."""
     match event:
         case Open() | Drop() | Stat() | Turn():
             return event.facts
@@ -222,7 +222,7 @@ def _json(value: object) -> str:
 
 
 def read_event(line: bytes, style: Style) -> Event:
-    """The event of one line. `style`: the header's. Raises `LineError`."""
+    """Event of a line. style: the header's. Raises `LineError`."""
     try:
         value = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -231,7 +231,7 @@ def read_event(line: bytes, style: Style) -> Event:
 
 
 def event_from(value: object, style: Style) -> Event:
-    """The event of one line's JSON. Raises `LineError`."""
+    """Event of a line's JSON. Raises `LineError`."""
     if not isinstance(value, list) or len(value) < 3:
         raise LineError("not an event; expected an array [time, kind, connection, ...]")
     time, kind, connection, *rest = value
@@ -249,7 +249,7 @@ def event_from(value: object, style: Style) -> Event:
 
 @dataclass(slots=True)
 class _Line:
-    """The parts of a line, asked for by position and type."""
+    """Typed access to the parts of a line."""
 
     time: float
     kind: str
@@ -394,15 +394,15 @@ LARGE = 8192
 
 
 class LargeValues:
-    """Takes large values out of events, each of them once a trace."""
+    """Moves large values from events into blobs, each once per trace."""
 
     def __init__(self) -> None:
         self._written: set[str] = set()
 
     def take_out(self, event: Event) -> Iterator[Event]:
-        """The event with references in place of large values; before it, the blobs it is the first to refer to.
+        """The event with references to large values, after the new blobs that it refers to.
 
-        Looks at the members of a payload and, where that is a list, of its entries.
+        Checks the members of a payload or, if it is a list, of its entries.
         """
         content = _json_of(event)
         if content is None:
@@ -418,7 +418,7 @@ class LargeValues:
 
 
 def put_back(event: Event, value_of: Callable[[str], object]) -> Event:
-    """The event as it was sent: each reference becomes the value that `value_of` gives for its hash."""
+    """The event as it was sent: references replaced by the values that `value_of` gives for their hashes."""
     content = _json_of(event)
     if content is None:
         return event
@@ -426,13 +426,13 @@ def put_back(event: Event, value_of: Callable[[str], object]) -> Event:
 
 
 def reference(value: object) -> str | None:
-    """The hash that a reference names; None for any other value."""
+    """Hash in a reference; None for any other value."""
     sha256 = value.get("$blob") if isinstance(value, dict) and len(value) == 1 else None
     return sha256 if isinstance(sha256, str) else None
 
 
 def references(event: Event) -> list[str]:
-    """The hashes that an event's content refers to."""
+    """Hashes that an event's content refers to."""
     return [sha for member in _members(event) if (sha := reference(member))]
 
 
@@ -470,7 +470,7 @@ def _with_members(content: JsonText, change: Callable[[object], object]) -> Json
 
 
 def _replaced(member: object, content: JsonText, large: dict[str, object]) -> object:
-    """A reference for a large member, which is added to `large` by its hash; any other member."""
+    """Reference to a large member, which is added to `large` by its hash; any other member unchanged."""
     if isinstance(member, dict | list | str):
         text = write_json(member, content.style)
         if len(text) > LARGE:

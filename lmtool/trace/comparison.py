@@ -38,16 +38,16 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference from what was expected."""
+    """One difference from the expected answer."""
 
     verdict: Verdict
     level: Level
     stream: str
     """Connection and stream id, such as `1/3`."""
     position: int | None
-    """Number of the token in its stream, from 0; None for what belongs to no token."""
+    """Index of the token in its stream, from 0; None for a finding about no token."""
     message: str
-    """Expected and actual, in a sentence."""
+    """Expected and actual value, in a sentence."""
 
     def as_json(self) -> dict[str, object]:
         """The finding as a JSON object."""
@@ -61,7 +61,7 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
-    """The worst verdict of all."""
+    """Worst of the findings' verdicts."""
     return max((finding.verdict for finding in findings), key=VERDICTS.index, default="pass")
 
 
@@ -70,9 +70,9 @@ class Tolerance:
     """Largest differences, in nats, between numbers that count as equal."""
 
     logprob: float = 1e-3
-    """Between log-probabilities: 1e-4 for float32 on one device, 1e-3 across devices, 0.05 for bfloat16."""
+    """Between logprobs: 1e-4 for float32 on one device, 1e-3 across devices, 0.05 for bfloat16."""
     tie: float = 0.02
-    """Two tokens whose log-probabilities are this near may change places."""
+    """Two tokens whose logprobs differ by no more than this may swap."""
     words: Mapping[int, str | bytes] = field(default_factory=dict, compare=False)
     """Text of token ids, for messages."""
     is_redacted: bool = False
@@ -82,10 +82,10 @@ class Tolerance:
 def compare_answers(
     expected: LmtpExchange, actual: LmtpExchange, level: Level, tolerance: Tolerance | None = None
 ) -> list[Finding]:
-    """Everything in which an answer is not as expected at a level; empty where it is.
+    """Differences between an answer and the expected one at a level; empty if there are none.
 
-    Never compared: how tokens are split over frames, the order between streams, times, fields that are not expected;
-    where the expected answer was cut off or cancelled, how many tokens came before that.
+    Never compared: grouping of tokens into frames, order between streams, times, fields that are not expected; the
+    number of tokens if the expected answer was cut off or cancelled.
     """
     recorded, replayed, ended = list(expected.replies), list(actual.replies), expected.ended
     findings = list(shape(actual, unfinished=not ended))
@@ -189,7 +189,7 @@ def _compare_info(expected: object, actual: object, name: str) -> Iterator[Findi
 def compare_outputs(
     ours: Sequence[Entry], theirs: Sequence[Entry], name: str, level: Level, tolerance: Tolerance, *, cut: bool
 ) -> Iterator[Finding]:
-    """Findings for the outputs of one stream, entry by entry. cut: whether the expected ones break off."""
+    """Findings for the outputs of one stream, entry by entry. cut: the expected outputs break off."""
     if ours and ours[-1].get("finish_reason") == "cancelled":
         cut = True
         yield from _compare_cancelled(theirs, name)
@@ -209,7 +209,7 @@ def compare_outputs(
 
 
 def _compare_cancelled(actual: Sequence[Entry], name: str) -> Iterator[Finding]:
-    """A stream may have come to its own end just before the CANCEL did (LMTP, CAN-1)."""
+    """Finding if a stream ended by itself just before the CANCEL (LMTP, CAN-1)."""
     reason = actual[-1].get("finish_reason") if actual else None
     if reason not in ("cancelled", None):
         yield Finding("info", "ids", name, len(actual) - 1, f"expected finish_reason 'cancelled', got {quote(reason)}")
@@ -251,7 +251,7 @@ def _other_token(expected: Entry, actual: Entry, name: str, position: int, toler
 
 
 def _named(token: object, words: Mapping[int, str | bytes]) -> str:
-    """A token id with its text, where that is known."""
+    """A token id with its text, if known."""
     word = words.get(token) if isinstance(token, int) else None
     if word is None:
         return quote(token)
@@ -307,7 +307,7 @@ def _compare_numbers(
 
 
 def _answers(replies: Iterable[Reply]) -> list[Entry]:
-    """The MSG entries that answer: not how a load proceeds, nor which fields were ignored."""
+    """MSG entries that are answers; progress reports and lists of ignored fields are not."""
     return [entry for entry in _entries(replies, "MSG") if not {"progress", "system", "ignored"} & entry.keys()]
 
 
@@ -332,7 +332,7 @@ _Difference: TypeAlias = "tuple[str, object, object]"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The findings on one recorded request."""
+    """Findings for one recorded request."""
 
     stream: str
     """Connection and stream id in the first recording."""
@@ -342,16 +342,16 @@ class Comparison:
 
     @classmethod
     def note(cls, message: str, verdict: Verdict = "fail", stream: str = "-", kind: str = "-") -> Comparison:
-        """One with a single finding, on the form of the answer."""
+        """A comparison with a single finding at level `shape`."""
         return cls(stream, kind, (Finding(verdict, "shape", stream, None, message),))
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its findings."""
+        """Worst verdict of its findings."""
         return worst(self.findings)
 
     def as_json(self) -> str:
-        """One JSON object."""
+        """The comparison as a line of JSON."""
         findings = [
             {"verdict": f.verdict, "level": f.level, "token": f.position, "message": f.message} for f in self.findings
         ]
@@ -372,9 +372,9 @@ def compare(
     mode: MatchMode = "exact",
     ignore: Sequence[str] = (),
 ) -> Iterator[Comparison]:
-    """A comparison for each expected exchange, then one for each unexpected one; made when it is asked for.
+    """One comparison per expected exchange, then one per unexpected one; computed lazily.
 
-    Requests are paired as a mock server would: equal ones in their order.
+    Requests are paired as a mock server would pair them: equal ones in order.
     """
     matcher = Matcher(actual, mode, ignore=ignore, once=True)
     for exchange in expected:
@@ -426,9 +426,9 @@ def with_words(tolerance: Tolerance, events: Iterable[Event]) -> Tolerance:
 
 
 def compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: Level) -> Iterator[Comparison]:
-    """A comparison for each action of Evergreen's sessions; outputs are compared as bytes, unless they are sampled.
+    """One comparison per Evergreen action; outputs are compared byte by byte, unless they were sampled.
 
-    Actions are paired by their connection and their place there. Raises `ResourceError` without protobuf.
+    Actions are paired by connection and number. Raises `ResourceError` without protobuf.
     """
     ours = recorded_actions(expected)
     if not ours:
@@ -484,7 +484,7 @@ def _pair(expected: Exchange, actual: Exchange, level: Level, tolerance: Toleran
 
 
 def _compare_http(expected: HttpExchange, actual: HttpExchange, level: Level, tolerance: Tolerance) -> list[Finding]:
-    """Status and completeness; above `shape` also what was generated, or else the bytes of the body."""
+    """Compare status and completeness; above `shape` also the generated outputs, or else the body's bytes."""
     findings, name = [], expected.name
     ours, theirs = (None if one.response is None else one.response.status for one in (expected, actual))
     if ours != theirs:
@@ -504,9 +504,9 @@ def _compare_http(expected: HttpExchange, actual: HttpExchange, level: Level, to
 
 
 def _choices(exchange: HttpExchange) -> dict[int, list[Entry]]:
-    """The outputs of each choice of an answer, as entries such as LMTP has; text of unknown tokens as one.
+    """Outputs of each choice of an answer in the form of LMTP entries; text of unknown tokens is joined.
 
-    How an answer is split over events is not compared, nor are the ids and times that a server makes up.
+    The split of an answer into events, and ids and times that a server generates, are not compared.
     """
     answers = Answers(stream_of)
     choices: dict[int, list[Entry]] = {}
@@ -534,11 +534,11 @@ def _add(entries: list[Entry], output: OutputEvent, text: str | None) -> None:
 
 
 _COUNTERS = ("/metrics",)
-"""Paths whose bodies count what a server did; another server never says the same."""
+"""Paths whose bodies count a server's work; they differ between servers."""
 _TIMES = re.compile(r"created|time|timestamp|timings|uptime|.*_(at|seconds|duration|ms|time)")
 """Names of members that hold times and durations."""
 _IDS = re.compile(r"system_fingerprint|(?!model_).*_id")
-"""Names of members besides `id` whose text a server makes up; the numbers of a `bos_token_id` are compared."""
+"""Members besides `id` whose text servers generate; numbers such as `bos_token_id` are compared."""
 
 
 def _compare_bodies(expected: HttpExchange, actual: HttpExchange, tolerance: Tolerance) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ class FrameTap:
     """Makes trace events of WebSocket messages in our own client or server, without a proxy. Never raises."""
 
     def __init__(self, emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]) -> None:
-        """Make a tap. emit: takes a connection's number and its events; clock: seconds since the recording began."""
+        """emit: takes a connection's number and its events; clock: seconds since the recording began."""
         self._emit = emit
         self._clock = clock
 
@@ -85,7 +85,7 @@ class ConnectionTap:
     def __init__(self, connection: int, style: Style) -> None:
         """connection: number in the trace; style: tried first when JSON is parsed."""
         self.requests = HttpStream(responses=False)
-        """Splits what the client sends."""
+        """Parser of the client's bytes."""
         self.upgraded = False
         """True once the connection carries WebSocket frames."""
         self.recordable = True
@@ -101,7 +101,7 @@ class ConnectionTap:
         self._is_session = False
         """True if the frames are Evergreen messages."""
         self.secrets: set[bytes] = set()
-        """Keys that requests showed, which no body is recorded with."""
+        """Keys seen in requests; bodies are recorded without them."""
 
     @property
     def idle(self) -> bool:
@@ -109,7 +109,7 @@ class ConnectionTap:
         return not self._pending and self._answer is None
 
     def request_parts(self, time: float, parts: Iterable[Part]) -> Iterator[Event]:
-        """Events of what the client sent."""
+        """Events of HTTP parts from the client."""
         for part in parts:
             if isinstance(part, Head):
                 yield from self._begin_request(time, part)
@@ -137,7 +137,7 @@ class ConnectionTap:
             yield Open(time, self._number, facts)
 
     def response_bytes(self, time: float, data: bytes) -> Iterator[Event]:
-        """Events of bytes that the server sent."""
+        """Events of bytes from the server."""
         if self.upgraded:
             yield from self.frames(time, "<", data)
             return
@@ -145,7 +145,7 @@ class ConnectionTap:
         yield from self._unfollowed(time, self._responses, "server")
 
     def response_parts(self, time: float, parts: Iterable[Part]) -> Iterator[Event]:
-        """Events of what the server sent."""
+        """Events of HTTP parts from the server."""
         for part in parts:
             if isinstance(part, Head):
                 yield from self._begin_response(time, part)
@@ -175,7 +175,7 @@ class ConnectionTap:
         self._answer = ResponseRecorder(head, self._number, self._style, self._without_secrets)
 
     def _without_secrets(self, data: bytes) -> bytes:
-        """A body, or a part of one, with `***` where it repeats a key, as some servers do when they refuse it."""
+        """Bytes with `***` in place of keys: some servers repeat a key that they refuse."""
         for secret in self.secrets:
             data = data.replace(secret, LEFT_OUT.encode())
         return data
@@ -190,7 +190,7 @@ class ConnectionTap:
             self._frames[direction] = WebSocketStream(deflate=deflate, takeover=takeover)
 
     def frames(self, time: float, direction: Direction, data: bytes) -> Iterator[Event]:
-        """Events of bytes, once `upgraded`."""
+        """Events of WebSocket bytes, once `upgraded`."""
         for item in self._frames[direction].feed(data):
             if isinstance(item, str | bytes):
                 yield self._message(time, direction, item)
@@ -210,7 +210,7 @@ class ConnectionTap:
         return Frame(time, direction, self._number, parse_frame(frame, self._style))
 
     def end(self, time: float, by: str) -> Iterator[Event]:
-        """The connection is over; `by`: who ended it first (`client`, `server` or `proxy`)."""
+        """Events at the end of the connection; by: end that closed first (`client`, `server` or `proxy`)."""
         whole = self._responses.between
         for part in self._responses.end():
             whole = whole or isinstance(part, Last)
@@ -232,7 +232,7 @@ class ConnectionTap:
 
 
 def session_message(frame: str | bytes) -> Mapping[str, object] | None:
-    """The message of a session in a frame, as proto-JSON; None for what is no message, and without protobuf."""
+    """Evergreen message in a frame, as proto-JSON; None if it is not one, or without protobuf."""
     try:
         from lmtool.protocol.evergreen.codec import decode, json_value
     except ImportError:
@@ -244,7 +244,7 @@ def session_message(frame: str | bytes) -> Mapping[str, object] | None:
 
 
 class _RequestRecorder:
-    """A request whose bytes still arrive."""
+    """Collects one request until it is complete."""
 
     def __init__(
         self, head: Head, clean: Callable[[bytes], bytes] = bytes, learn: Callable[[set[bytes]], object] = set
@@ -266,7 +266,7 @@ class _RequestRecorder:
             self._body += data
 
     def emit(self, time: float, number: int, style: Style, *, even_upgrade: bool = False) -> Iterator[Event]:
-        """The request, once; a WebSocket handshake only if it was refused."""
+        """Event of the request, once; of a WebSocket handshake only if it was refused."""
         if self._emitted or (self.upgrade and not even_upgrade):
             return
         self._emitted = True
@@ -281,10 +281,10 @@ class _RequestRecorder:
 
 
 class ResponseRecorder:
-    """A response's body as events: server-sent events and JSON lines one by one, all else in large pieces."""
+    """Events of a response's body: one per server-sent event or JSON line, other bodies in large pieces."""
 
     def __init__(self, head: Head, number: int, style: Style, clean: Callable[[bytes], bytes] = bytes) -> None:
-        """Record the body that follows a head, on the connection of this number. clean: takes secrets out of it."""
+        """head: of the response; number: of the connection; clean: removes secrets from bytes."""
         self._form = form_of(head.get("content-type"))
         self._parts = parts_of(self._form)
         packed = head.get("content-encoding").lower() in ("gzip", "x-gzip", "deflate")
@@ -293,10 +293,10 @@ class ResponseRecorder:
         self._style: Style = style
         self._clean = clean
         self._left_out = -LARGEST_RESPONSE
-        """Bytes that were not recorded; below 0 as many as still may be."""
+        """Bytes that were not recorded; negative: bytes that may still be recorded."""
 
     def add(self, time: float, data: bytes) -> Iterator[Event]:
-        """More of the body."""
+        """Events of more body bytes."""
         data = self._unpacked(data)
         self._left_out += len(data)
         if self._left_out > 0:
@@ -307,7 +307,7 @@ class ResponseRecorder:
             yield from self._rest(time)
 
     def finish(self, time: float) -> Iterator[Event]:
-        """The body is complete."""
+        """Events at the end of the body."""
         yield from self._rest(time)
         if self._left_out > 0:
             yield Remark(time, "note", self._number, f"< {self._left_out} bytes of this body were not recorded")
@@ -334,7 +334,7 @@ class ResponseRecorder:
 
 
 def _headers_by_name(head: Head, clean: Callable[[bytes], bytes] = bytes) -> dict[str, str]:
-    """The headers of a message, those of one name as one; never with credentials."""
+    """Headers of a message without credentials; values of equal names are joined."""
     joined: dict[str, str] = {}
     for name, whole in without_credentials(head.headers):
         value = clean(whole.encode("latin-1", "replace")).decode("latin-1")

@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 _WIDE = 100
 _MOST_ENTRIES = 20
-"""Texts, buffers and runs of ids of a prompt that are shown."""
+"""Texts, buffers and runs of ids of a prompt to show."""
 
 
 def describe(
     event: Event, answers: Answers[Stream], wants: Callable[[StreamEvent], bool] | None = None
 ) -> Iterator[str]:
-    """Lines for people: one a token, one for every other event. Call in order; follows the answers.
+    """Lines for people: one per token and per other event. Call in order; updates `answers`.
 
-    wants: which requests and outputs to print; then nothing else is.
+    wants: selects requests and outputs; without it everything is printed.
     """
     steps = answers.follow(event)
     for step in steps:
@@ -62,7 +62,7 @@ def describe(
 
 
 def line_of(step: StreamEvent, answers: Answers[Stream]) -> str:
-    """The line for a request or an output."""
+    """Line for a request or an output."""
     if isinstance(step, RequestStarted):
         label, mark, text = step.label, ">", _request(step, answers)
     else:
@@ -110,7 +110,7 @@ def _last_message(prompt: object) -> str:
 
 
 def _ids_or_text(entries: object, answers: Answers[Stream]) -> str:
-    """Ids with what they spell, texts and buffers, of a prompt or of what is appended to a buffer."""
+    """Ids with their text, texts and buffers, of a prompt or of text appended to a buffer."""
     if not isinstance(entries, list):
         return _short(entries)
     groups = []
@@ -188,7 +188,7 @@ def _other(event: Event) -> str:  # noqa: C901 - one short case per kind reads b
 
 
 def _message(event: Message) -> str:
-    """The actions and fragments of a message, each in a few words."""
+    """Short description of a message's actions and fragments."""
     actions = frames.entries_of(event.value.get("actions"))
     parts = [f"{each.get('name', '')}({_pairs(each, 'inputs')}) -> {_pairs(each, 'outputs')}" for each in actions]
     return _cut(" · ".join(parts + [_fragment(each) for each in event.fragments()]) or "empty message")
@@ -234,9 +234,9 @@ def _cut(text: str) -> str:
 
 
 def objects(event: Event) -> Iterator[Mapping[str, object]]:
-    """JSON objects: one for each entry of a TOKEN or MSG, one for every other event.
+    """JSON objects: one per entry of a TOKEN or MSG, one per other event.
 
-    Entries have the fields of `lmtool chat --jsonl`. Numbers that JSON cannot write are null.
+    Entries have the fields of `lmtool chat --jsonl`. NaN and infinities become null.
     """
     base: dict[str, object] = {"time": event.time, "connection": event.connection}
     if isinstance(event, Frame):
@@ -254,7 +254,7 @@ def objects(event: Event) -> Iterator[Mapping[str, object]]:
 
 
 def _command_and_payload(frame: Frame) -> tuple[str, object]:
-    """Command and payload of a frame; the direction and the text where it has none."""
+    """Command and payload of a frame; direction and text if it is not LMTP."""
     if isinstance(frame.content, bytes):
         return frame.direction, {"hex": frame.content.hex()}
     command, payload, readable = frame.parse()

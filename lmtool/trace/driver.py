@@ -31,7 +31,7 @@ _CREDENTIALS = ("authorization", "x-api-key")
 _SENDABLE_CODES = (1000, 1001, 1003, 1007, 1008, 1009, 1011, 1012, 1013)
 
 Key: TypeAlias = "tuple[int, str]"
-"""A connection, and what was answered on it: a command with a stream id, `http`, or `nodes` of a session."""
+"""A connection and a kind of answer on it: a command with a stream id, `http`, or `nodes` of a session."""
 Count: TypeAlias = "tuple[int, int]"
 """Answers of a key that have ended, and entries since the last of them; compared in this order."""
 ClientEvent: TypeAlias = Frame | Message | Request | Close | Drop
@@ -40,7 +40,7 @@ _Wire: TypeAlias = "_Socket | _Http"
 
 
 class AnswerCounts:
-    """Counts the answers of a server; `add` each event in order."""
+    """Counts a server's answers; call `add` with each event, in order."""
 
     def __init__(self) -> None:
         self._counts: dict[Key, Count] = {}
@@ -68,7 +68,7 @@ class AnswerCounts:
         self._counts[key] = self._new[key] = (done + 1, 0) if ended else (done, since + 1)
 
     def take_new(self) -> Mapping[Key, Count]:
-        """The counts that changed since the last call."""
+        """Counts that changed since the last call."""
         new, self._new = self._new, {}
         return new
 
@@ -84,10 +84,10 @@ class AnswerCounts:
 
 @dataclass(frozen=True, slots=True)
 class ClientAction:
-    """One thing that a client did, or the end of what it did."""
+    """One action of a client, or the end of all actions."""
 
     event: ClientEvent | None
-    """A frame or request sent, a connection left (or, where the server left it, waited for); None: the end."""
+    """A frame or request to send, or a connection to close (or to wait for, if the server closed it); None: the end."""
     after: Mapping[Key, Count]
     """Answers that arrived since the previous action: this one waits for as many, or for the end of their streams."""
     in_session: bool = False
@@ -95,7 +95,7 @@ class ClientAction:
 
 
 def client_actions(events: Iterable[Event]) -> Iterator[ClientAction]:
-    """The actions of a recording's clients, all connections together, in the order in which they were recorded."""
+    """Actions of a recording's clients on all connections, in recorded order."""
     counts, sessions = AnswerCounts(), set[int]()
     for event in events:
         if isinstance(event, Message) or (isinstance(event, Open) and event.facts.get("protocol") == "evergreen"):
@@ -107,10 +107,10 @@ def client_actions(events: Iterable[Event]) -> Iterator[ClientAction]:
 
 
 class Driver:
-    """Performs the actions of a recording against a server, and gives everything that goes over the wire as events.
+    """Performs the actions of a recording against a server and emits all traffic as events.
 
-    Each action waits until as much has come as the recorded client had received before it; on connections and streams
-    that ended before, nothing is waited for.
+    Each action waits until as many answers have arrived as the recorded client had received before it; answers on
+    closed connections and ended streams are not awaited.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Driver:
     ) -> None:
         """Make a client of `target`; `run` needs an event loop.
 
-        emit: takes each event, in order of time. timeout: seconds to wait for what does not come. speed: also wait for
-        the recorded times, this many times as fast; None waits for no clock.
+        emit: takes each event, in order of time. timeout: seconds to wait for missing answers. speed: also wait for the
+        recorded times, this many times as fast; None sends as soon as possible.
         """
         self._target = target
         self._emit = emit
@@ -131,9 +131,9 @@ class Driver:
         self._start = 0.0
 
     async def run(self, actions: Iterable[ClientAction]) -> str:
-        """Do everything, then leave the connections that are still open.
+        """Perform all actions, then close the connections that are still open.
 
-        Returns a sentence on what never came, empty where all came. Raises `ConnectError`.
+        Returns a sentence on the first missing answer, empty if none is missing. Raises `ConnectError`.
         """
         loop = asyncio.get_running_loop()
         self._start = loop.time()
@@ -181,7 +181,7 @@ class Driver:
         await self._wires[number].send(event)
 
     async def _part(self, event: Close | Drop) -> None:
-        """Leave a connection as the recorded client left it, or wait until the server does."""
+        """Close a connection as the recorded client did, or wait until the server closes it."""
         wire = self._wires.get(event.connection)
         if wire is None:
             return
@@ -207,7 +207,7 @@ class Driver:
         return wire
 
     def record(self, event: Event) -> None:
-        """Emit an event, and wake what waits for it."""
+        """Emit an event and wake waiting actions."""
         self._counts.add(event)
         self._emit(event)
         self._progress.set()
@@ -218,7 +218,7 @@ class Driver:
 
 
 class _Socket:
-    """A WebSocket to the server: LMTP, or an Evergreen session whatever carried the recorded one."""
+    """A WebSocket to the server, for LMTP or an Evergreen session (whatever its recorded transport)."""
 
     def __init__(self, driver: Driver, target: Target, number: int, *, in_session: bool) -> None:
         self._driver = driver
@@ -245,7 +245,7 @@ class _Socket:
         self._reading = asyncio.create_task(self._read())
 
     async def send(self, event: Sendable) -> None:
-        """Send; the reader finds out what goes wrong."""
+        """Send a message; the reader notices a lost connection."""
         from websockets.exceptions import ConnectionClosed
 
         assert not isinstance(event, Request)

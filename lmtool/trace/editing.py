@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cut:
-    """Takes the part between two times; call `part_of` with each event in order.
+    """Extracts the part between two times; call `part_of` with each event, in order.
 
-    What the part needs from before it (open connections, vocabulary, blobs it refers to) is put at its beginning.
+    Open connections, vocabulary and referenced blobs from before the part are added at its start.
     """
 
     start: float
@@ -32,9 +32,9 @@ class Cut:
     stop: float
     """Seconds, inclusive."""
     connections: frozenset[int]
-    """Only these; empty for all."""
+    """Connections to keep; empty for all."""
     blob: Callable[[str], Blob]
-    """Finds the blob event of a hash."""
+    """Returns the blob event of a hash."""
     _open: dict[int, Open] = field(default_factory=dict)
     _vocab: dict[int, str | bytes] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Cut:
     _started: bool = False
 
     def part_of(self, event: Event) -> Iterator[Event]:
-        """The events to write for this one."""
+        """Events to write for this one."""
         if isinstance(event, End | Blob) or (self.connections and event.connection not in (0, *self.connections)):
             return
         if event.time < self.start:
@@ -92,7 +92,7 @@ def merge(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
 
 
 def merge_headers(headers: Sequence[Header]) -> Header:
-    """The header of merged traces: the first one's, with the titles and what was redacted and covered of all."""
+    """Header of merged traces: the first one's, with the titles, redactions and covered rules of all."""
     first = headers[0]
     titles = [header.title for header in headers if header.title]
     return replace(
@@ -105,7 +105,7 @@ def merge_headers(headers: Sequence[Header]) -> Header:
 
 
 def redacted(reader: TraceReader, redaction: Redaction) -> Iterator[Event]:
-    """The events that are left, each new id explained that they still name; `***` for what looks like a key."""
+    """Redacted events, with `***` for strings that look like keys; token ids that remain are explained."""
     large_values, style = LargeValues(), reader.header.json
     texts: dict[int, str | bytes] = {}
     names: dict[int, str] = {}

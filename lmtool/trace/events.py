@@ -33,7 +33,7 @@ _WRITERS: Mapping[Style, Callable[[object], str]] = {
 }
 STYLES: tuple[Style, ...] = tuple(_WRITERS)
 _RESERVED_NAMES = ('"$blob"', '"$redacted"')
-"""They mean something in a trace; a message that holds them is kept as exact text."""
+"""Names with a meaning in traces; a message that contains them is kept as exact text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ Content: TypeAlias = JsonText | str | bytes
 
 
 def decoded(data: bytes) -> str | bytes:
-    """The text of UTF-8; other bytes as they are."""
+    """Text if the bytes are UTF-8; otherwise the bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -65,7 +65,7 @@ def decoded(data: bytes) -> str | bytes:
 
 
 def parse_frame(message: str | bytes, preferred: Style) -> Content:
-    """The content of a WebSocket message: command, one space, JSON, if it can be written again so."""
+    """Content of a WebSocket message: parsed if it is a command, one space and JSON, and encodes to the same text."""
     if isinstance(message, bytes):
         return message
     command, space, payload = message.partition(" ")
@@ -73,7 +73,7 @@ def parse_frame(message: str | bytes, preferred: Style) -> Content:
 
 
 def parse_body(body: bytes, preferred: Style) -> Content:
-    """The content of an HTTP body: JSON, text, or bytes that are no UTF-8."""
+    """Content of an HTTP body: JSON, text, or bytes that are not UTF-8."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -82,7 +82,7 @@ def parse_body(body: bytes, preferred: Style) -> Content:
 
 
 def parse_sse_event(block: bytes, preferred: Style) -> Content:
-    r"""The content of one server-sent event, its blank line included: `data: ` and JSON on its last line."""
+    """Content of one server-sent event with its blank line; parsed if its last line is `data: ` and JSON."""
     try:
         text = block.decode()
     except UnicodeDecodeError:
@@ -101,14 +101,14 @@ def _taken_apart(lead: str, payload: str, preferred: Style) -> JsonText | None:
 
 
 def write_json(value: object, style: Style) -> str:
-    """The JSON text of a value that came out of `read_json` or out of a trace."""
+    """JSON text of a value from `read_json` or from a trace."""
     return _WRITERS[style](value)
 
 
 def read_json(text: str, preferred: Style) -> tuple[object, Style] | None:
-    """The value of a JSON text and the style that writes exactly this text again; None where no style does.
+    """Value of a JSON text and the style that encodes it to exactly this text; None if no style does.
 
-    `preferred` wins where several styles would do.
+    `preferred` wins if several styles do.
     """
     try:
         value = _DECODER.decode(text)
@@ -128,7 +128,7 @@ def _writes(value: object, style: Style, text: str) -> bool:
 
 
 def style_named(name: object) -> Style | None:
-    """The style of this name; None where there is none."""
+    """Style of this name; None if there is none."""
     return next((style for style in STYLES if style == name), None)
 
 
@@ -147,24 +147,24 @@ class Frame:
 
     @property
     def command(self) -> str | None:
-        """The LMTP command; None for what is not a command, one space and JSON."""
+        """LMTP command; None if the content was not parsed."""
         return self.content.lead if isinstance(self.content, JsonText) else None
 
     def parse(self) -> ParsedFrame:
-        """Command and JSON value, however the content is kept."""
+        """Command and JSON value, also of content that is kept as text."""
         if isinstance(self.content, JsonText):
             return ParsedFrame(self.content.lead, self.content.value, readable=True)
         return frames.parse(self.content)
 
     def answer(self) -> tuple[str | None, list[Entry]]:
-        """Command and entries of a server's frame; nothing of one that a client sent."""
+        """Command and entries of a server's frame; nothing for a client's frame."""
         if self.direction == ">":
             return None, []
         parsed = self.parse()
         return parsed.command, frames.entries_of(parsed.value)
 
     def wire(self) -> str | bytes:
-        """The message as it was sent: text, or bytes for a binary one."""
+        """The message as sent: text, or bytes for a binary one."""
         if isinstance(self.content, JsonText):
             return f"{self.content.lead} {self.content.json}"
         return self.content
@@ -172,13 +172,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of an Evergreen session, whatever carried it."""
+    """One message of an Evergreen session, over any transport."""
 
     time: float
     direction: Direction
     connection: int
     value: Mapping[str, object]
-    """The message as proto-JSON; `{"hex": ...}` for one that JSON cannot write."""
+    """The message as proto-JSON; `{"hex": ...}` for one that JSON cannot represent."""
 
     def fragments(self) -> list[Entry]:
         """Its fragments of nodes, as proto-JSON."""
@@ -257,14 +257,14 @@ class Close:
     time: float
     connection: int
     by: str
-    """`client` or `server`: who closed first."""
+    """End that closed first: `client` or `server`."""
     code: int | None = None
-    """The WebSocket close code; None where there was none."""
+    """WebSocket close code; None without one."""
     reason: str = ""
 
 
 class Drop(_WithFacts):
-    """A connection ends without a close frame. Facts: `by` and `reason` where known."""
+    """A connection is lost without a close frame. Facts: `by` and `reason` if known."""
 
     __slots__ = ()
 
@@ -282,7 +282,7 @@ class Vocab:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A large value, kept once; later events refer to it."""
+    """A large value, stored once; later events refer to it."""
 
     time: float
     connection: int
@@ -292,7 +292,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A marker that one can jump to, or free text."""
+    """A marker to jump to, or a note."""
 
     time: float
     kind: Literal["mark", "note"]
@@ -328,7 +328,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """An event of a kind that this version does not know."""
+    """An event of an unknown kind."""
 
     time: float
     kind: str
@@ -357,7 +357,7 @@ Event: TypeAlias = (
 
 
 def token_entries(event: Event) -> list[Entry]:
-    """The entries of a parsed TOKEN frame, one per event of a stream; empty for every other event."""
+    """Entries of a parsed TOKEN frame, one per event of a stream; empty for every other event."""
     if not isinstance(event, Frame) or not isinstance(event.content, JsonText):
         return []
     command, entries = event.answer()

@@ -35,14 +35,14 @@ class PackedList(Generic[T]):
     __slots__ = ("_blocks", "_count", "_latest", "_make")
 
     def __init__(self, make: Callable[..., T]) -> None:
-        """make: the record of its fields."""
+        """make: creates a record from its fields."""
         self._make = make
         self._blocks: list[bytes] = []
         self._latest = bytearray()
         self._count = 0
 
     def append(self, *fields: Any) -> None:  # noqa: ANN401 - what `marshal` takes
-        """Add a record of these fields: JSON values, bytes, and tuples of them."""
+        """Add a record with these fields: JSON values, bytes, and tuples of them."""
         self._latest += marshal.dumps(fields)
         self._count += 1
         if len(self._latest) >= _BLOCK:
@@ -62,7 +62,7 @@ class PackedList(Generic[T]):
                 yield self._make(*marshal.load(file))  # noqa: S302 - of `append`, never from outside
 
     def __getitem__(self, place: int) -> T:
-        """Unpack one record, from 0; as slow as reading all before it. Raises `IndexError`."""
+        """Unpack one record by its index, from 0, at the cost of unpacking all before it. Raises `IndexError`."""
         for record in islice(self, place, None):
             return record
         raise IndexError(place)
@@ -85,10 +85,10 @@ class Reply:
     """True if the payload was a single object, not a list."""
     style: Style
     exact: str | None = None
-    """The frame's text where all of it belongs to the request and its JSON was written in another style."""
+    """Text of the frame if all of it belongs to the request and its JSON has another style."""
 
     def wire(self, recorded_id: object, stream_id: object) -> str:
-        """The frame for a request that has this `stream_id`; as recorded if it has the recorded one."""
+        """Frame for a request with this `stream_id`; exactly as recorded if the ids are equal."""
         as_recorded = frames.stream_key(recorded_id) == frames.stream_key(stream_id)
         if self.exact is not None and as_recorded:
             return self.exact
@@ -123,10 +123,10 @@ class LmtpExchange:
     time: float
     connection: int
     command: str | None
-    """None for a frame that is no command and JSON object."""
+    """None for a frame that is not a command and a JSON object."""
     payload: Mapping[str, object]
     text: str | bytes
-    """The frame as it was sent."""
+    """The frame as sent."""
     replies: PackedList[Reply] = field(default_factory=lambda: PackedList(Reply))
 
     @property
@@ -146,7 +146,7 @@ class LmtpExchange:
 
     @property
     def tokens(self) -> list[Entry]:
-        """The entries that have a token."""
+        """Entries with a token."""
         return [entry for reply in self.replies for entry in reply.entries if "token" in entry]
 
     @property
@@ -196,13 +196,13 @@ class Recording:
 
     exchanges: list[Exchange]
     session_events: list[Event]
-    """Messages of Evergreen's sessions, and the ends of connections."""
+    """Messages of Evergreen sessions, and ends of connections."""
     words: Mapping[int, str | bytes]
     """Text of token ids."""
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Recording:
-        """Read each event once. Events must hold no references to blobs."""
+        """Read a trace in one pass. Events must hold no references to blobs."""
         collector = Collector()
         session_events: list[Event] = []
         words: dict[int, str | bytes] = {}
@@ -216,7 +216,7 @@ class Recording:
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """The exchanges, and the actions of Evergreen's sessions. Raises `ResourceError` without protobuf."""
+        """Exchanges, and actions of Evergreen sessions. Raises `ResourceError` without protobuf."""
         return [*self.exchanges, *recorded_actions(self.session_events)]
 
 
@@ -226,7 +226,7 @@ def recorded_requests(events: Iterable[Event]) -> list[RecordedRequest]:
 
 
 def recorded_actions(events: Sequence[Event]) -> list[SessionAction]:
-    """The actions of Evergreen's sessions. Raises `ResourceError` where there are some and protobuf is missing."""
+    """Actions of Evergreen sessions. Raises `ResourceError` if there are any and protobuf is missing."""
     if not any(isinstance(event, Message) for event in events):
         return []
     if find_spec("google") is None:
@@ -237,7 +237,7 @@ def recorded_actions(events: Sequence[Event]) -> list[SessionAction]:
 
 
 def exchanges(events: Iterable[Event]) -> list[Exchange]:
-    """All exchanges of a trace in order of their requests, in memory. Events must hold no references to blobs."""
+    """All exchanges of a trace in order of their requests. Events must hold no references to blobs."""
     return collect(events)[0]
 
 
@@ -250,7 +250,7 @@ def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[tuple[int, En
 
 
 def read_request(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
-    """Command and payload of a client's frame; None and nothing where it is no command and JSON object."""
+    """Command and payload of a client's frame; None and nothing if it is not a command and a JSON object."""
     command, value, _ = frames.parse(frame)
     return (command, value) if isinstance(value, dict) else (None, {})
 
@@ -306,7 +306,7 @@ class RequestTable(Generic[T]):
         return self.holders.get(key, questions[0] if questions else None)
 
     def _answer(self, key: Key, questions: deque[T]) -> T:
-        """The oldest of these questions, which has its answer now."""
+        """The oldest of these questions, which is now answered."""
         if len(questions) > 1:
             return questions.popleft()
         self._answered_ids.add(key)
@@ -337,7 +337,7 @@ class RequestTable(Generic[T]):
 
 
 class Collector:
-    """Takes events, in order, and has the exchanges of those so far."""
+    """Builds the exchanges of a trace; call `take` with each event, in order."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []

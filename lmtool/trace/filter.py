@@ -39,7 +39,7 @@ class Facts(Protocol):
 
     @property
     def state(self) -> str:
-        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`: of the stream, as it ends."""
+        """State or ending of the stream: `waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`."""
 
     @property
     def p(self) -> float | None:
@@ -51,11 +51,11 @@ class Facts(Protocol):
 
     @property
     def rank(self) -> Rank | None:
-        """Rank of the token, or the least that it can be."""
+        """Rank of the token, or a lower bound."""
 
     @property
     def gap(self) -> float | None:
-        """Milliseconds since the stream's token before; tokens of one frame came together."""
+        """Milliseconds since the stream's previous token; tokens of one frame arrive together."""
 
     @property
     def tok(self) -> int | None:
@@ -100,7 +100,7 @@ FORMS = (
     'sid:3 conn:1 model:NAME kind:score state:err tok:262 p<.1 bits>5 rank>3 gap>50ms "text" /regex/ thought err run'
     " done · | or · ! not · ( )"
 )
-"""All forms, for a message or a help screen."""
+"""All forms of conditions, for messages and help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Filter:
 
     source: str
     names: frozenset[str]
-    """The members of `Facts` that it tests."""
+    """Members of `Facts` that it tests."""
     _test: Test
 
     def token(self, facts: Facts) -> bool:
@@ -122,7 +122,7 @@ class Filter:
 
 
 def parse(source: str) -> Filter:
-    """Parse an expression; an empty one shows everything. Raises `UsageError` that names the place."""
+    """Parse an expression; an empty one matches everything. Raises `UsageError` that quotes the mistake."""
     if len(source) > LONGEST:
         raise UsageError(f"the filter has {len(source)} characters; at most {LONGEST}")
     parser = _Parser(source)
@@ -190,7 +190,7 @@ class _Parser:
 
 
 def _split(source: str, names: set[str]) -> list[tuple[str, Test | None]]:
-    """Words and their tests; a mark has none."""
+    """Words and their tests; operators have none."""
     words: list[tuple[str, Test | None]] = []
     at = 0
     while source[at:].strip():

@@ -35,7 +35,7 @@ _FORMULA = "=+-@\t\uff1d\uff0b\uff0d\uff20"
 THOUGHT_SGR = f"3;38;5;{THOUGHT_INK}"
 """Terminal style of reasoning."""
 _LARGE = (*PROMPT_MEMBERS, "logit_bias", "tools", "functions")
-"""Members of a request that a document leaves out."""
+"""Members of a request that a document omits."""
 
 
 def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
@@ -64,7 +64,7 @@ def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -
 
 
 def _name(alternative: int | str | bytes) -> str:
-    """An id as it is, a text as JSON, bytes as `0xf09f`."""
+    """Name of an alternative: an id unchanged, a text as JSON, bytes as `0xf09f`."""
     if isinstance(alternative, bytes):
         return f"0x{alternative.hex()}"
     return json.dumps(alternative, ensure_ascii=False)
@@ -102,7 +102,7 @@ def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """A text in one line, with nothing that acts or hides."""
+    """Text on one line, without control characters."""
     return visible(text).replace("\n", "⏎")
 
 
@@ -121,12 +121,12 @@ def _cell(value: object) -> object:
 
 @dataclass(slots=True, eq=False)
 class _Section(Stream):
-    """A stream as a section of a document."""
+    """A stream as a section of a Markdown document."""
 
     asked: RequestStarted | None = None
     text: StreamText | None = None
     thought: list[str] = field(default_factory=list)
-    """Pieces of what the model thinks before its answer."""
+    """Pieces of the model's reasoning."""
     pieces: list[str] = field(default_factory=list)
 
     def written(self, ending: str, text_of_id: Callable[[int], str | None]) -> str:
@@ -149,9 +149,9 @@ def _fenced(kind: str, pieces: list[str]) -> str:
 
 
 def as_markdown(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
-    """A document with one section a stream: its request, prompt and text. Texts of running streams are held in memory.
+    """A document with one section per stream: request, prompt and text. Holds texts of running streams in memory.
 
-    choice: of this choice of each HTTP answer alone.
+    choice: only this choice of HTTP answers.
     """
     running: dict[_Section, None] = {}
 
@@ -184,9 +184,9 @@ def _longest_run(text: str) -> int:
 
 
 def as_lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """A wire log: `> ` and `< ` before each text frame, a line each; `# ` before what is no such frame.
+    """A wire log: text frames after `> ` and `< `, one per line; `# ` before everything else.
 
-    Raises `FileError` where a trace has no text frame at all, before anything is given.
+    Raises `FileError` for a trace without any text frame, before the first line.
     """
     del header
     left_out, any_frame = list[str](), False
@@ -209,9 +209,9 @@ def as_lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
 
 
 def as_har(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """An HTTP archive: an entry an exchange, and one a WebSocket, with `_webSocketMessages`; all are held in memory.
+    """An HTTP archive: one entry per exchange, and per WebSocket with `_webSocketMessages`; held in memory.
 
-    Messages of Evergreen are given as JSON.
+    Evergreen messages are written as JSON.
     """
     sockets: dict[int, dict[str, object]] = {}
     collector, start = Collector(), datetime.fromisoformat(header.created or "1970-01-01T00:00:00Z")
@@ -324,4 +324,4 @@ FORMATS: Mapping[str, Callable[[Header, Iterable[Event]], Iterator[str]]] = {
     "lines": as_lines,
     "markdown": as_markdown,
 }
-"""Name of a format to what writes it, piece by piece."""
+"""Writer of each format, by name."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CHUNK = 2**16
 """Bytes read at once; a peer that does not read stops the other one after a few of these."""
 LINGER = 2.0
-"""Seconds that a client has to read its last answer while it still sends."""
+"""Seconds that a client has to read the last answer while it still sends."""
 UNREADABLE = Refusal("invalid_headers", "this is no HTTP/1.1", "send requests as RFC 9112 has them")
 
 
@@ -40,18 +40,18 @@ class ConnectionServer:
     """Serves each connection in its own task, until `close`."""
 
     def __init__(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
-        """serve: called with the two ends of each connection; cancelled by `close`."""
+        """serve: called with both streams of each connection; cancelled by `close`."""
         self._handle = serve
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, sockets: Iterable[socket], tls: SSLContext | None = None) -> None:
-        """Take connections on sockets that are bound; returns at once. tls: with which they speak TLS."""
+        """Accept connections on bound sockets; returns at once. tls: context for TLS."""
         for one in sockets:
             self._servers.append(await asyncio.start_server(self._accept, sock=one, limit=CHUNK, ssl=tls))
 
     async def close(self) -> None:
-        """Take no more connections and cut those that are open."""
+        """Accept no more connections and abort the open ones."""
         for server in self._servers:
             server.close()
         for task in list(self._tasks):
@@ -60,7 +60,7 @@ class ConnectionServer:
 
     @property
     def open_connections(self) -> int:
-        """Connections that have not ended."""
+        """Number of open connections."""
         return len(self._tasks)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,7 +74,7 @@ class ConnectionServer:
 
 @contextlib.contextmanager
 def arriving(writer: asyncio.StreamWriter) -> Iterator[ArrivalTimer]:
-    """Cuts the connection if a request takes too long to come while the block runs."""
+    """Abort the connection if a request takes too long to arrive while the block runs."""
     timer = ArrivalTimer(writer.transport)
     timer.start()
     try:
@@ -194,7 +194,7 @@ class Admission:
 
 
 def check_model(caller: Caller, payload: Mapping[str, object]) -> None:
-    """Raise `UnknownModelError` for a model that the key may not use, `AccessDeniedError` for a withdrawn key."""
+    """Raise `UnknownModelError` for a model that the key may not use, `AccessDeniedError` for a revoked key."""
     key, name = caller.key, payload.get("model")
     if isinstance(name, str) and not key.allows_name(name):
         raise UnknownModelError(f"model {name!r:.200} is not served here")

@@ -16,7 +16,7 @@ _LONGEST_LINE = 8192
 MOST_FIELDS = 256
 """Largest number of header lines of a message, and of its trailer lines."""
 _MOST_FRAMING, _FRAMING_PER_CHUNK = 2**14, 16
-"""Bytes of chunk extensions and trailers, above what is given for each chunk and for twice its content."""
+"""Bytes of chunk extensions and trailers: a fixed amount, and more for each chunk and for twice its content."""
 _ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"identity")
 """Content codings that `connection_tap` can decode."""
 _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
@@ -37,7 +37,7 @@ class Head:
     """Names in lower case."""
 
     def get(self, name: str) -> str:
-        """A header's value, all values of the name joined; empty where there is none."""
+        """Value of a header, with all values of the name joined; empty if there is none."""
         return ", ".join(value for key, value in self.headers if key == name)
 
 
@@ -92,14 +92,14 @@ class HttpStream:
         """Reason parsing stopped; empty while it continues."""
 
     def feed(self, data: bytes) -> list[Part]:
-        """The parts that these bytes complete."""
+        """Parts that these bytes complete."""
         parts: list[Part] = []
         while data:
             data = self._state(data, parts)
         return parts
 
     def end(self) -> list[Part]:
-        """The parts at the end of the connection: a body that lasts until then is complete."""
+        """Parts at the end of the connection: a body without a length is complete."""
         if self._state == self._until_end:
             return [Last()]
         pending, self._head = bytes(self._head or (self._line if self._state == self._trailers else b"")), bytearray()
@@ -151,7 +151,7 @@ class HttpStream:
         return not (status.startswith("1") or status in ("204", "304") or method == "HEAD")
 
     def _none(self, head: Head, parts: list[Part]) -> None:
-        """A message without a body; an upgrade may follow it."""
+        """End a message without a body; an upgrade may follow."""
         upgrades = head.start[1] == "101" if self._responses else is_websocket_handshake(head)
         self._state = self._opaque if upgrades else self._in_head
         parts.append(Last())

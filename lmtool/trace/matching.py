@@ -27,9 +27,9 @@ MatchMode: TypeAlias = Literal["exact", "prompt", "order"]
 DEFAULTS: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 32, "top_logprobs": 1, "logit_bias": {}}
 """Defaults of GENERATE fields (LMTP)."""
 _COMPARED = 32
-"""Requests of the same prompt, of the same other fields and of the same kind, among which the nearest is sought."""
+"""Candidates for the nearest request: with the same prompt, the same other fields, the same kind; this many each."""
 _HASHED_DEPTH = 20
-"""Levels of a nested value that its hash depends on."""
+"""Nesting levels that contribute to a value's hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class IncomingRequest:
     """A request to the mock server."""
 
     kind: str
-    """The LMTP command, an HTTP method and path, or an action's name; empty for a frame that is no request."""
+    """LMTP command, HTTP method and path, or an action's name; empty for a frame that is no request."""
     payload: Mapping[str, object]
     text: str | bytes
     """The frame, or the body."""
@@ -46,18 +46,18 @@ class IncomingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """No recorded request matches."""
+    """Result for a request that matches no recorded one."""
 
     nearest: RecordedRequest | None
-    """A recorded request with few differing fields, used or not; None without any of its kind."""
+    """Recorded request with few different fields, used or not; None if there is none of its kind."""
     differences: tuple[str, ...]
-    """A sentence for each field of it that differs."""
+    """A sentence for each different field."""
 
 
 class Matcher(Generic[R]):
-    """Finds the recorded exchange that answers a request. Call `match` once for each request, in order.
+    """Finds the recorded exchange that answers a request. Call `match` once per request, in order.
 
-    Requests are looked up by hash: a match takes the same time whatever the number of recorded exchanges.
+    Requests are looked up by hash: the time does not depend on the number of recorded exchanges.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Matcher(Generic[R]):
     ) -> None:
         """Index recorded exchanges.
 
-        ignore: fields that need not be equal. once: an exchange answers one request; else, once all that match were
-        used, they answer again in their order.
+        ignore: fields that may differ. once: an exchange answers one request; otherwise exchanges are used again, in
+        order, once all that match were used.
         """
         self.recorded = recorded
         """All exchanges, used or not."""
@@ -84,11 +84,11 @@ class Matcher(Generic[R]):
         return [exchange for exchange, uses in zip(self.recorded, self._uses, strict=True) if not uses]
 
     def candidates(self, request: IncomingRequest) -> Iterator[R]:
-        """The exchanges, used or not, that a request may match once what is `INCOMPLETE` of it is known."""
+        """Exchanges, used or not, that a request may match once its `INCOMPLETE` inputs are known."""
         return (self.recorded[self._place(rank)] for rank in chain.from_iterable(self._index.groups(request)))
 
     def match(self, request: IncomingRequest | RecordedRequest) -> R | Miss:
-        """The exchange that answers a request."""
+        """Exchange that answers a request, or the nearest miss."""
         groups = [group for group in self._index.groups(request) if not (self._least_used(group) and self._once)]
         if not groups:
             return self._miss(request)
@@ -141,7 +141,7 @@ def _unknown(payload: Mapping[str, object], names: Container[str]) -> _Unknown:
 
 
 class _Fields:
-    """The compared fields of a request as a key of a dictionary; its hash agrees with the equality of JSON values."""
+    """Compared fields of a request as a dictionary key; its hash agrees with the equality of JSON values."""
 
     __slots__ = ("_hash", "_value")
 
@@ -157,7 +157,7 @@ class _Fields:
 
 
 class _Index:
-    """Places of recorded requests by their compared fields, in groups of equal ones."""
+    """Positions of recorded requests by their compared fields, in groups of equal ones."""
 
     def __init__(
         self, recorded: Sequence[RecordedRequest], is_compared: Callable[[str], bool], *, any_kind: bool = False
@@ -183,7 +183,7 @@ class _Index:
                 self._table(kind, recorded_unknown, unknown)
 
     def groups(self, request: IncomingRequest | RecordedRequest) -> Iterator[list[int]]:
-        """The groups that a request fits: several where fields are unknown, or the recording left out a query."""
+        """Groups that a request fits: several if fields are unknown or the recording omits queries."""
         for kind in self._kinds_of(request):
             unknown = _unknown(request.payload, self._names[kind])
             for recorded_unknown in self._kinds[kind]:
@@ -192,11 +192,11 @@ class _Index:
                     yield group
 
     def of_kind(self, request: IncomingRequest | RecordedRequest) -> Iterator[list[int]]:
-        """Places of all requests of its kind."""
+        """Positions of all requests of its kind."""
         return chain.from_iterable(self._kinds[kind].values() for kind in self._kinds_of(request))
 
     def _kinds_of(self, request: IncomingRequest | RecordedRequest) -> list[tuple[str, str]]:
-        """A recording that left out headers has paths without what stood after the `?`."""
+        """Kinds to look up; a recording without headers has paths without their query."""
         names = ("",) if self._any_kind else dict.fromkeys((request.kind, request.kind.partition("?")[0]))
         return [kind for name in names if (kind := (request.protocol, name)) in self._kinds]
 
@@ -224,7 +224,7 @@ class _Index:
 
 
 def _hash_of(value: object, depth: int = _HASHED_DEPTH) -> int:
-    """Equal for values that are equal as JSON: 1 and 1.0 are, and members in another order."""
+    """Equal for values that are equal as JSON: 1 and 1.0, and members in any order."""
     if isinstance(value, dict):
         return hash(frozenset((name, _hash_of(member, depth - 1)) for name, member in value.items())) if depth else 0
     if not isinstance(value, list):
@@ -274,13 +274,13 @@ def _difference(name: str, recorded: object, received: object) -> str:
 
 
 def first_difference(one: Sequence[object], other: Sequence[object]) -> int:
-    """The first place at which two sequences differ; where one is the other's beginning, its end."""
+    """First position at which two sequences differ; the length of the shorter one if it is a prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def quote(value: object, most: int = 100) -> str:
-    """A value in at most this many characters, for a sentence."""
+    """A value in at most this many characters, for a message."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
@@ -290,13 +290,13 @@ Trouble: TypeAlias = Literal["batch", "delay", "fields", "commands", "cut"]
 unknown ones added; `cut`: about half of the answers end with a lost connection."""
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 MOST_DELAY = 0.05
-"""Seconds added before one piece."""
+"""Seconds added before one piece, at most."""
 
 _Piece = TypeVar("_Piece", Reply, Part)
 
 
 def parse_chaos(words: str) -> tuple[Trouble, ...]:
-    """The troubles named in `batch,delay`, or `all`. Raises `UsageError` for an unknown one."""
+    """Faults named in `batch,delay`, or `all`. Raises `UsageError` for an unknown one."""
     names = [word.strip() for word in words.split(",") if word.strip()]
     if unknown := [name for name in names if name not in (*TROUBLES, "all")]:
         raise UsageError(f"--chaos knows no {unknown[0]!r}", f"one or more of {', '.join(TROUBLES)}, all; with commas")
@@ -305,13 +305,13 @@ def parse_chaos(words: str) -> tuple[Trouble, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """Changes answers; what it does to an exchange depends on the seed and on nothing but that exchange."""
+    """Injects faults into answers; the faults of an exchange depend only on the seed and on that exchange."""
 
     troubles: tuple[Trouble, ...]
     seed: int = 0
 
     def replies(self, exchange: Exchange, replies: Iterable[Reply]) -> tuple[list[Reply], bool]:
-        """LMTP replies to send instead, and whether the connection is cut after them."""
+        """LMTP replies to send instead, and True if the connection is cut after them."""
         random = self._random(exchange)
         changed = list(replies)
         if "batch" in self.troubles:
@@ -325,7 +325,7 @@ class Chaos:
         return self._late_and_cut(changed, random)
 
     def parts(self, exchange: Exchange, parts: Iterable[Part]) -> tuple[list[Part], bool]:
-        """Parts of an HTTP body to send instead, and whether the connection is cut after them."""
+        """Parts of an HTTP body to send instead, and True if the connection is cut after them."""
         random = self._random(exchange)
         changed = list(_split(parts, random)) if "batch" in self.troubles else list(parts)
         return self._late_and_cut(changed, random)
@@ -387,9 +387,9 @@ class Pace:
     """Timing of replayed answers."""
 
     speed: float | None = 1.0
-    """Times as fast as recorded; None waits for nothing."""
+    """Factor on the recorded speed; None does not wait."""
     max_gap: float | None = None
-    """Longest wait between two pieces of an answer, in seconds; None for any."""
+    """Longest wait between two pieces of an answer, in seconds; None for no limit."""
 
     def due(self, offsets: Iterable[float]) -> Iterator[float]:
         """Time of each piece, in seconds after its request."""

@@ -111,19 +111,19 @@ streams.forEach((tokens, c) => tokens.forEach((token, p) => token.addEventListen
 
 
 def scale(*, light: bool, is_thought: bool = False) -> Sequence[tuple[str, str]]:
-    """Text and ground of each step of the heat, as `#rrggbb`. light: for a light page; is_thought: of thoughts."""
+    """Text and background colour per heat step, as `#rrggbb`. light: for a light page; is_thought: for reasoning."""
     thoughts = LIGHT_THOUGHT_COLORS if light else THOUGHT_COLORS
     answers = (LIGHT_COLORS if light else COLORS)["blue-orange"]
     return [(rgb(ink), rgb(ground)) for ink, ground in (thoughts if is_thought else answers)]
 
 
 def thought_ink(*, light: bool) -> str:
-    """Text of a thought whose heat is not known."""
+    """Text colour of reasoning without a heat step."""
     return rgb(LIGHT_THOUGHT_INK if light else THOUGHT_INK)
 
 
 def rules(pattern: str, *, light: bool) -> str:
-    """A rule for each step of answers and thoughts. pattern: what `{name}`, `{ink}` and `{ground}` are put into."""
+    """A CSS rule for each heat step of answers and reasoning. pattern: is formatted with `name`, `ink` and `ground`."""
     return "".join(
         pattern.format(name=f"{'.thought' if thought else ''}.h{step}", ink=ink, ground=ground)
         for thought in (False, True)
@@ -132,7 +132,7 @@ def rules(pattern: str, *, light: bool) -> str:
 
 
 def on_both_grounds(pattern: str) -> str:
-    """The rules for a light page, and those that replace them on a dark one. pattern: as for `rules`."""
+    """Rules for a light page, and those that override them on a dark one. pattern: as for `rules`."""
     return f"{rules(pattern, light=True)}@media (prefers-color-scheme: dark) {{\n{rules(pattern, light=False)}}}\n"
 
 
@@ -170,7 +170,7 @@ class PageStream(Stream):
 
 @dataclass(slots=True)
 class Page:
-    """Streams of one trace or several, in their order."""
+    """Streams of one or more traces, in order."""
 
     heat: HeatMode = "prob"
     labels: frozenset[str] = frozenset()
@@ -182,9 +182,9 @@ class Page:
     _source: str = ""
 
     def read(self, events: Iterable[Event], source: str = "") -> None:
-        """Take the events of a trace. Raises `UsageError` for more tokens than a page may have.
+        """Add the events of a trace. Raises `UsageError` for more tokens than a page may have.
 
-        source: what its streams are said to be of, such as the file; empty: nothing.
+        source: shown with its streams, such as the file name; may be empty.
         """
         self._source = source
         answers = Answers(self._begin)
@@ -219,17 +219,17 @@ class Page:
 
     @property
     def visible_streams(self) -> list[PageStream]:
-        """Streams that have something to show."""
+        """Streams with something to show."""
         return [stream for stream in self.columns if stream.tokens or stream.ended is not None]
 
     def title(self, title: str | None = None) -> str:
-        """The page's title: this one, or one made of the first prompt."""
+        """The given title, or one made of the first prompt."""
         shown = self.visible_streams
         name = title or (" ".join(shown[0].prompt.split()) if shown else "") or "lmtool trace"
         return name if len(name) <= _TITLE_CHARACTERS else f"{name[:_TITLE_CHARACTERS]}…"
 
     def html(self, title: str | None = None) -> str:
-        """The page. title: None for one made of the first prompt."""
+        """The page as HTML. title: None for one made of the first prompt."""
         shown = self.visible_streams
         equal = equal_tokens(shown)
         return PAGE.format(
@@ -259,7 +259,7 @@ class Page:
         return f'<i class="{kinds}"{mark} title="{escaped(self.about(number, token))}">{escaped(token.text)}</i>'
 
     def kinds(self, token: PageToken) -> str:
-        """Names of a token's looks: the step of its heat, `h0` to `h7`, where it has one, and `thought`."""
+        """CSS classes of a token: its heat step `h0` to `h7`, if it has one, and `thought`."""
         own: int | str | bytes = token.text if token.id is None else token.id
         distribution = Distribution.of(own, token.logprob, token.alternatives) if token.alternatives else None
         step = step_of(self.heat, heat_value(self.heat, token.logprob, distribution, None))
@@ -331,20 +331,20 @@ def _prompt(started: RequestStarted, answers: Answers[PageStream]) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text for HTML and SVG, with nothing that acts or hides."""
+    """Text escaped for HTML and SVG, without control characters."""
     return html.escape(visible(text))
 
 
 MAX_PICTURE_TOKENS = 5000
 """Tokens of one picture; more would be too high to scroll."""
 SINGLE, BESIDE = 88, 58
-"""Characters of a line, of one stream and of two side by side."""
+"""Characters per line for one stream, and for two side by side."""
 _PROMPT_LINES = 8
 _LINE, _CHARACTER, _MARGIN = 20, 8.43, 2
-"""Pixels of a line's height and of a character's width at 14 pixels; characters left and right of a column."""
+"""Pixels of a line's height and of a character's width at 14 pixels; characters of margin around a column."""
 _FONTS = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace"
 _GROUNDS = {True: ("#ffffff", "#1c1c1c", "#5f5f5f"), False: ("#121212", "#e0e0e0", "#a8a8a8")}
-"""Ground, text and quieter text of a light picture and of a dark one."""
+"""Background, text and dimmed text of a light picture and of a dark one."""
 _MARK = "#d03080"
 
 
@@ -354,14 +354,14 @@ class Piece:
 
     text: str
     kind: str = ""
-    """Classes of the style sheet: `h3`, `h3 thought`, `quiet`."""
+    """CSS classes: `h3`, `h3 thought`, `quiet`."""
     about: str = ""
     """Tooltip."""
     is_difference: bool = False
 
     @property
     def columns(self) -> int:
-        """Characters that it takes."""
+        """Width in characters."""
         return cell_len(self.text)
 
 
@@ -374,7 +374,7 @@ class Lines:
     _used: int = 0
 
     def add(self, text: str, kind: str = "", about: str = "", *, is_difference: bool = False) -> None:
-        """Go on with a text, which may have line feeds."""
+        """Append a text, which may contain line feeds."""
         for place, part in enumerate(visible(text).replace("\t", "    ").split("\n")):
             if place:
                 self.end()
@@ -391,7 +391,7 @@ class Lines:
 
 
 def _cut(text: str, columns: int) -> Iterator[str]:
-    """A text in parts of at most this many columns."""
+    """Parts of a text, each at most this many columns wide."""
     part, used = "", 0
     for character in text:
         wide = cell_len(character)
@@ -404,7 +404,7 @@ def _cut(text: str, columns: int) -> Iterator[str]:
 
 
 def draw(page: Page, title: str | None = None) -> str:
-    """The picture of a page. title: as `Page.html`. Raises `UsageError` for more tokens than a picture may have."""
+    """The page as SVG. title: as for `Page.html`. Raises `UsageError` for more tokens than a picture may have."""
     shown = page.visible_streams
     count = sum(len(stream.tokens) for stream in shown)
     if count > MAX_PICTURE_TOKENS:
@@ -433,7 +433,7 @@ def draw(page: Page, title: str | None = None) -> str:
 
 
 def _block(page: Page, stream: PageStream, equal: int | None, columns: int) -> list[list[Piece]]:
-    """The lines of one stream: its name, its prompt, its tokens, how it ended."""
+    """Lines of one stream: heading, prompt, tokens, ending."""
     name, prompt, answer, end = (Lines(columns) for _ in range(4))
     name.add(heading(stream), "quiet")
     prompt.add(stream.prompt, "quiet")
@@ -447,7 +447,7 @@ def _block(page: Page, stream: PageStream, equal: int | None, columns: int) -> l
 
 
 def _drawn(lines: Iterable[Sequence[Piece]], column: int, line: int) -> Iterator[str]:
-    """The elements of lines from this place on, in characters and lines."""
+    """SVG elements of lines, from this position on, in characters and lines."""
     for number, pieces in enumerate(lines):
         at = column
         for piece in pieces:
@@ -470,7 +470,7 @@ def _piece(piece: Piece, column: int, line: int) -> Iterator[str]:
 
 
 def _colors(kind: str) -> tuple[str, str]:
-    """Text and ground on a light page, for programs that know no style sheets; the ground is empty for none."""
+    """Text and background on a light page, for viewers without style sheets; no background if empty."""
     _, ink, quiet = _GROUNDS[True]
     thought = "thought" in kind
     if kind[:1] == "h":

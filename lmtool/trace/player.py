@@ -70,9 +70,9 @@ class Player(ConnectionServer):
         target: Target | None = None,
         policy: AccessPolicy | None = None,
     ) -> None:
-        """Make a server; call `listen`. warn: called with a sentence for each request that no recording answers.
+        """Make a server; call `listen`. warn: called with a sentence for each request without a recorded answer.
 
-        target: a real server that is asked then, whatever `on_miss` says. policy: which requests are admitted.
+        target: a real server for such requests, whatever `on_miss` is. policy: access policy.
         """
         self.policy = policy or AccessPolicy()
         self.target = target
@@ -89,9 +89,9 @@ class Player(ConnectionServer):
 
             self.sessions = SessionPlayer(self, matcher, self.policy)
         self.answered = 0
-        """Requests that a recording answered."""
+        """Requests with a recorded answer."""
         self.missed = 0
-        """Requests that none did."""
+        """Requests without a recorded answer."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -102,20 +102,20 @@ class Player(ConnectionServer):
             writer.close()
 
     async def close(self) -> None:
-        """Take no more connections, and end those that are open."""
+        """Accept no more connections, and end the open ones."""
         if self.sessions is not None:
             await self.sessions.close()
         await super().close()
 
     async def speak(self, head: Head, socket: ServerSocket) -> None:
-        """Speak over a WebSocket that was admitted: the protocol of its path."""
+        """Serve an admitted WebSocket with the protocol of its path."""
         if self.sessions is not None and is_session(head):
             await self.sessions.speak(socket, head.get("user-agent"))
         else:
             await _LmtpSocket(self, socket).run()
 
     def find(self, request: IncomingRequest) -> tuple[RecordedRequest | None, str]:
-        """The exchange that answers; if there is none, None and a sentence that says why."""
+        """Exchange that answers; or None, and a sentence with the reason."""
         match = self._matcher.match(request)
         if not isinstance(match, Miss):
             self.answered += 1
@@ -141,7 +141,7 @@ class _Connection:
         """CORS headers for the response to the current request."""
 
     async def run(self) -> None:
-        """Answer requests until the client goes, or sends one that is refused."""
+        """Answer requests until the client disconnects or one is refused."""
         try:
             with arriving(self._writer) as arrival:
                 await self._run(arrival)
@@ -225,7 +225,7 @@ class _Connection:
         await self._writer.drain()
 
     async def _forward(self, target: Target, head: Head, body: bytes) -> None:
-        """Answer as the real server does; 502 where it cannot be reached."""
+        """Answer as the real server does; 502 if it is unreachable."""
         started = False
         try:
             async for part in forward_http(target, head, body):
@@ -285,7 +285,7 @@ class _LmtpSocket:
         self._forwarder = None if player.target is None else FrameForwarder(player.target, socket.send)
 
     async def run(self) -> None:
-        """Speak until the client closes or goes."""
+        """Serve until the client closes or disconnects."""
         try:
             async for message in self._socket.messages():
                 if not await self._receive(message):
@@ -371,7 +371,7 @@ class _LmtpSocket:
 
 
 def _begun(command: str | None, payload: Mapping[str, object]) -> StreamUse | None:
-    """A stream of the current caller, counted until its end; None for other requests, and without keys of a file.
+    """Start a stream of the current caller, counted until its end; None for other requests, and without a key file.
 
     Raises `LmtoolError` for what its key does not allow.
     """
@@ -392,7 +392,7 @@ _HOP = {
     *("host", "connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "accept-encoding"),
     "expect",
 }
-"""Headers of one connection: they are not passed on (RFC 9110, 7.6.1), and answers shall come uncompressed."""
+"""Headers of one connection, which are not forwarded (RFC 9110, 7.6.1); answers must come uncompressed."""
 _OURS = {"origin", "sec-fetch-site", "proxy-authorization"}
 """Headers meant for this server only; the server behind it is called by a program, not a browser."""
 _KEYS = {"authorization", "x-api-key"}
@@ -400,10 +400,10 @@ _KEYS = {"authorization", "x-api-key"}
 
 
 class FrameForwarder:
-    """One client's own connection to an LMTP server, made when the first frame is passed on."""
+    """One client's connection to an LMTP server, opened for the first forwarded frame."""
 
     def __init__(self, target: Target, answer: Callable[[str], Awaitable[None]]) -> None:
-        """answer: takes each frame that the server sends."""
+        """answer: takes each frame from the server."""
         self._target = target
         self._answer = answer
         self._connecting: asyncio.Task[ClientConnection] | None = None
@@ -445,9 +445,9 @@ class FrameForwarder:
 
 
 async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator[aiohttp.ClientResponse | bytes]:
-    """A request passed on: yields the response, then pieces of its body as they come.
+    """Forward a request; yields the response, then pieces of its body as they arrive.
 
-    Raises `ConnectError` when the server cannot be reached or breaks off.
+    Raises `ConnectError` if the server is unreachable or breaks off.
     """
     import aiohttp
 

@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal["new", "shorter", "text", "date", "id", "place", "orde
 or time in it; `id`: an id in it; `place`: a part of another kind; `order`: the tools have another order;
 `template`: only settings of the template differ; `same`: nothing differs."""
 MOST_VARIANTS = 64
-"""Different continuations of one beginning that a prompt is compared with, the latest ones."""
+"""Different continuations of one prefix that a prompt is compared with, the latest ones."""
 SHOWN = 24
 """Characters, or ids, of a difference that are shown."""
 _WHOLE = ("tokens", "prompt")
@@ -47,7 +47,7 @@ class Difference:
     part: str = ""
     """First part that differs, such as `system`, `tool get_weather`, `message 3 (user)`, `tokens`."""
     at: int = 0
-    """Characters or ids of that part before it."""
+    """Characters or ids of that part before the difference."""
     before: Text = ""
     """Start of the differing text in the earlier prompt."""
     now: Text = ""
@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass(slots=True)
 class SharedPrefix:
-    """One request, and the earlier one that it shares most with."""
+    """A request, and the earlier one that shares its longest prefix."""
 
     label: str
     """Connection and stream, or number of the request, such as `1/3`."""
@@ -64,15 +64,15 @@ class SharedPrefix:
     """`GENERATE`, `SCORE`, or an HTTP method and path."""
     content: PromptContent
     common: int = 0
-    """Tokens or characters of the longest common beginning."""
+    """Length of the longest common prefix in tokens or characters."""
     earlier: SharedPrefix | None = None
-    """That earlier request; None where there is none of its model and cache salt."""
+    """That earlier request; None if there is none with its model and cache salt."""
     difference: Difference | None = None
-    """None where there is nothing to compare."""
+    """None if there is nothing to compare."""
     repeated: int = 0
     """Characters or ids after the difference that the earlier prompt has too; a prefix cache cannot reuse them."""
     settings: tuple[str, ...] = ()
-    """Names of the template's settings that differ."""
+    """Template settings that differ."""
     usage: TokenUsage | None = None
     """Usage that the server reported."""
 
@@ -95,13 +95,13 @@ class SharedPrefix:
 
     @property
     def common_tokens(self) -> int | None:
-        """The common beginning in tokens: exact for ids, of characters by their share of the earlier prompt."""
+        """Length of the common prefix in tokens: exact for ids, estimated by share for characters."""
         if self.earlier is not None and self.earlier.in_tokens(self.common) is not None:
             return self.earlier.in_tokens(self.common)
         return self.in_tokens(self.common)
 
     def in_tokens(self, amount: int) -> int | None:
-        """An amount of the prompt in tokens: exact for ids, of characters by their share; None where unknown."""
+        """An amount of the prompt in tokens: exact for ids, estimated by share for characters; None if unknown."""
         if self.content.unit == "tokens":
             return amount
         tokens = self.prompt_tokens
@@ -110,19 +110,19 @@ class SharedPrefix:
 
 @dataclass(slots=True)
 class _Node:
-    """A beginning of prompts."""
+    """A prefix in the tree of prompts."""
 
     children: dict[PromptPart, _Node] = field(default_factory=dict)
     latest: SharedPrefix | None = None
     """Latest request with this prefix."""
     ends: SharedPrefix | None = None
-    """The latest whose prompt is no more than this."""
+    """Latest request whose prompt is exactly this prefix."""
 
 
 class PrefixSharing:
-    """Compares each request with all before it. Call `add` once for each, in order.
+    """Compares each request with all earlier ones. Call `add` once per request, in order.
 
-    Takes time in proportion to the length of the prompts, however many there are.
+    Takes time in proportion to the length of the prompts, regardless of their number.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ def _insert(root: _Node, request: SharedPrefix) -> None:
 
 
 def _compare(found: SharedPrefix, root: _Node) -> None:
-    """Fill in the longest common beginning with what the tree has."""
+    """Fill in the longest common prefix with the prompts in the tree."""
     node, parts, depth = root, found.content.parts, 0
     while depth < len(parts) and (child := node.children.get(parts[depth])) is not None:
         node, depth = child, depth + 1
@@ -177,7 +177,7 @@ def _compare(found: SharedPrefix, root: _Node) -> None:
 
 
 def _common(one: PromptPart, other: PromptPart) -> int:
-    """Characters or ids that two parts of one name begin with alike."""
+    """Characters or ids of the common prefix of two parts with the same kind of name."""
     if type(one.text) is not type(other.text) or one.name.partition(" ")[0] != other.name.partition(" ")[0]:
         return 0
     return _alike(one.text, other.text)
@@ -279,7 +279,7 @@ _SLACK = 64
 
 
 def sentences(shared: SharedPrefix, spell: Callable[[int], str | bytes | None] = lambda _: None) -> list[str]:
-    """Lines for people: how much is in common and what the server had; then why no more. spell: what ids mean."""
+    """Lines for people: length of the shared prefix and cached tokens, then reasons. spell: text of token ids."""
     content = shared.content
     first = [_amount(shared, shared.total) if content.parts else "no prompt in the trace"]
     if shared.earlier is not None:
@@ -297,7 +297,7 @@ def sentences(shared: SharedPrefix, spell: Callable[[int], str | bytes | None] =
 
 
 def _amount(shared: SharedPrefix, amount: int, tokens: int | None = None) -> str:
-    """An amount of a prompt in tokens where they are known, `about` where they are estimated."""
+    """An amount of a prompt in tokens if known, with `about` if estimated."""
     tokens = shared.in_tokens(amount) if tokens is None else tokens
     if tokens is None:
         return f"{amount:,} {shared.content.unit}"
@@ -306,7 +306,7 @@ def _amount(shared: SharedPrefix, amount: int, tokens: int | None = None) -> str
 
 
 def _reasons(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -> Iterator[str]:
-    """Further lines: what ends the common beginning, what that costs, and what else is known."""
+    """Further lines: the first difference, its cost, and other causes."""
     if shared.difference is not None:
         yield _difference_line(shared, shared.difference, spell)
     again = repeated_tokens(shared)
@@ -357,7 +357,7 @@ def _difference_line(shared: SharedPrefix, difference: Difference, spell: Callab
 
 
 def _quote(text: str | Sequence[int], spell: Callable[[int], str | bytes | None]) -> str:
-    """A piece of text between quotes; ids by what they mean, or by their numbers."""
+    """A text in quotes; ids by their text, or by number."""
     if not isinstance(text, str):
         known = [spell(one) for one in text]
         if not text or any(one is None for one in known):
@@ -367,7 +367,7 @@ def _quote(text: str | Sequence[int], spell: Callable[[int], str | bytes | None]
 
 
 def _place(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -> str:
-    """The turn that the common beginning of ids ends in; `the prompt` where ids mean nothing, or there are no turns."""
+    """Turn in which the common prefix of ids ends; `the prompt` if ids have no text or there are no turns."""
     data = bytearray()
     left = shared.common + 1
     for part in shared.content.parts:
@@ -427,7 +427,7 @@ def _differs(
 
 
 def summary(requests: Sequence[SharedPrefix]) -> Mapping[str, int]:
-    """Sums over all requests, in tokens; of those only where tokens are known."""
+    """Sums over all requests, in tokens; requests without known tokens count 0."""
     return {
         "requests": len(requests),
         "prompt_tokens": sum(one.prompt_tokens or 0 for one in requests),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lmtool.trace.http_stream import Part
 
 CONNECT_LIMIT = 10.0
-"""Seconds that the server has to take a connection."""
+"""Seconds to wait for a connection to the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ class Target:
     """A server: behind the proxy, or called by our replay client."""
 
     url: str
-    """Has no credentials, so it may be shown."""
+    """Without credentials, so that it may be shown."""
     host: str
     port: int
     tls: bool
     path: str
-    """Put in front of paths that lack it."""
+    """Put in front of request paths that lack it."""
     authorization: str | None = field(default=None, repr=False)
     """Value of the `Authorization` header that our own client sends. A proxy forwards its clients' headers."""
     unix: str | None = None
-    """The path of the Unix socket it listens on, in the place of host and port."""
+    """Path of its Unix socket, used instead of host and port."""
     same_door: bool = False
     """True if the server applies the proxy's own access policy; the proxy then keeps the client's `Host`."""
 
@@ -67,7 +67,7 @@ class Target:
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
     async def open(self, limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to it; limit: bytes that are read ahead. Raises `OSError`."""
+        """Connect to it; limit: bytes of read-ahead. Raises `OSError`."""
         if self.unix is not None:
             return await asyncio.open_unix_connection(self.unix, limit=limit)
         context = ssl.create_default_context() if self.tls else None
@@ -96,10 +96,10 @@ def parse_target(text: str, api_key: str | None = None) -> Target:
 
 
 class Proxy(ConnectionServer):
-    """Passes connections on and records what went over them.
+    """Forwards connections and records their traffic.
 
-    Each request must first pass the proxy's own policy; one that does not goes no further, and is not recorded.
-    Credentials are passed on, for the server; `Proxy-Authorization` alone is the proxy's own.
+    Each request must pass the proxy's own access policy; a refused one is neither forwarded nor recorded. Credentials
+    are forwarded to the server, except for `Proxy-Authorization`, which belongs to the proxy.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Proxy(ConnectionServer):
         clock: Callable[[], float],
         policy: AccessPolicy | None = None,
     ) -> None:
-        """Make a proxy in front of `target`; policy: which requests are admitted.
+        """Make a proxy for `target`; policy: access policy.
 
         emit: takes a connection's number and its events in order of time, in the event loop. warn: takes a sentence for
-        people. clock: seconds since the recording began, never backwards.
+        people. clock: seconds since the recording began, monotonic.
         """
         self.policy = policy or AccessPolicy()
         """Access policy for requests."""
@@ -124,7 +124,7 @@ class Proxy(ConnectionServer):
         self._warn = warn
         super().__init__(self._serve)
         self.connections = 0
-        """Taken so far."""
+        """Connections accepted so far."""
 
     def number(self) -> int:
         """Number for another connection, for example one of this program itself."""
@@ -146,7 +146,7 @@ class Proxy(ConnectionServer):
                 side.writer.transport.abort()
 
     async def connect(self) -> _Side:
-        """A connection to the server. Raises `ConnectError`, and warns, where there is none."""
+        """Connect to the server. Raises `ConnectError` and warns if that fails."""
         target = self.target
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
@@ -175,14 +175,14 @@ class _Side:
     writer: asyncio.StreamWriter
 
     def end(self) -> None:
-        """Tell this end that nothing more will come."""
+        """Send end-of-file to this end."""
         if self.writer.can_write_eof():
             self.writer.write_eof()
         else:
             self.writer.close()
 
     async def close(self) -> None:
-        """Close this end once everything written has been taken."""
+        """Close this end once all data has been sent."""
         self.writer.close()
         await self.writer.wait_closed()
 
@@ -202,7 +202,7 @@ class _Link:
     def __init__(self, number: int, client: _Side, proxy: Proxy) -> None:
         self.tap = ConnectionTap(number, "py")
         self.ended_by = "proxy"
-        """The end that closed first: `client`, `server` or `proxy`."""
+        """End that closed first: `client`, `server` or `proxy`."""
         self.sides = [client]
         """The client, and the server once a request was admitted."""
         self._number = number
@@ -223,7 +223,7 @@ class _Link:
             self._admission.end()
 
     async def _converse(self, parts: list[Part]) -> None:
-        """Connect to the server and pass on; where it is away, say so to the client and to the recording."""
+        """Connect to the server and forward; if it is unreachable, answer the client and record that."""
         try:
             server = await self._proxy.connect()
         except ConnectError as away:
@@ -238,7 +238,7 @@ class _Link:
         await self._both_ways(server)
 
     async def _first_parts(self) -> list[Part]:
-        """The first parts that are admitted; none if the client leaves without any, or sends no head in time."""
+        """First admitted parts; none if the client disconnects first or sends no head in time."""
         with arriving(self._client.writer) as arrival:
             while data := await self._client.reader.read(CHUNK):
                 arrival.count(len(data))

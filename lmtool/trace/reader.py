@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 LONGEST_LINE = 2**26
 """Bytes; a longer line is refused."""
 LARGE_UNPACKED, MOST_UNPACKED = 2**25, 100
-"""Bytes of a packed file from which it is refused where it is this many times as large as packed; a recording of one
-token over and over is 46 times as large."""
+"""Unpacked bytes from which a packed file is refused if it unpacks to this many times its size; a recording that repeats
+one token unpacks to 46 times its size."""
 MOST_EMPTY, _SHORTEST_EVENT = 2**20, 8
-"""Lines that are too short for an event, and so say nothing; bytes of the shortest event with its line feed."""
+"""Lines that are too short for an event; bytes of the shortest event with its line feed."""
 BLOCK = 2**16
-"""Bytes that are read at a time: what is made of them stays in the processor's cache."""
+"""Bytes per read: objects made of them fit the processor's cache."""
 _BLOBS_KEPT = 2**23
 """Bytes of blob lines that are cached; as Python objects they take about ten times as much."""
 State: TypeAlias = Literal["complete", "cut", "altered"]
@@ -46,16 +46,16 @@ class Ending:
     """State of a trace's end, known once its last event has been read."""
 
     state: State
-    """`complete`: as its end record says. `cut`: no end record. `altered`: the record does not fit."""
+    """`complete`: matches the end record. `cut`: no end record. `altered`: differs from the end record."""
     reason: str
-    """A sentence on why it is not complete; empty where it is."""
+    """Reason it is not complete; empty if it is."""
 
 
 class TraceReader:
     """Events of one trace file, plain or gzip, in constant memory.
 
-    Iterate over it (any number of times); `header` is known at once, `ending` after the last event. A file that does
-    not follow the format raises `FileError` naming the line and the reason; one that merely stops early does not.
+    Iterate over it, any number of times; `header` is known at once, `ending` after the last event. A file that breaks
+    the format raises `FileError` with line and reason; one that only stops early does not.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -112,7 +112,7 @@ class TraceReader:
         return EndCheck(self._first)
 
     def read(self, line: bytes, source: Lines) -> Event | None:
-        """The event of a source's latest line; None where the line is torn and makes no sense. Raises `FileError`."""
+        """Event of the latest line; None if it is torn and cannot be parsed. Raises `FileError`."""
         try:
             return lines.read_event(line, self.header.json)
         except LineError as error:
@@ -132,7 +132,7 @@ class TraceReader:
             )
 
     def at(self, offset: int) -> Event:
-        """The event whose line begins at an offset that `with_offsets` or `index` gave."""
+        """Event whose line begins at an offset from `with_offsets` or `index`."""
         try:
             with self.open() as file:
                 file.seek(offset)
@@ -247,7 +247,7 @@ class EndCheck:
         self.end: End | None = None
 
     def add(self, event: Event, line: bytes) -> None:
-        """Take an event and its line."""
+        """Count an event and hash its line."""
         self.time = event.time
         if isinstance(event, End):
             self.end = event
@@ -261,7 +261,7 @@ class EndCheck:
         self._tokens += tokens
 
     def hash(self, data: bytes) -> None:
-        """Take the bytes of lines, each with one line feed; of all but comments and the end record."""
+        """Hash the bytes of lines, each with one line feed; of all but comments and the end record."""
         self._hash.update(data)
 
     def ending(self, torn: str, *, hashed: bool = True) -> Ending:
@@ -323,7 +323,7 @@ def _unended(line: bytes) -> bytes:
 
 
 class TokenLine(msgspec.Struct, array_like=True, gc=False):
-    """A line of a trace that is a TOKEN frame. Alternatives are passed over: they are most of the text."""
+    """A line of a trace that is a TOKEN frame. Alternatives, most of the text, are skipped."""
 
     time: Annotated[float, Meta(ge=0, le=1e12)]
     kind: Literal["<"]
@@ -336,7 +336,7 @@ _LINES = msgspec.json.Decoder(TokenLine)
 
 
 def read_line(line: bytes) -> TokenLine | None:
-    """The TOKEN frame of a line, four times as fast as `read_event`; None for every other line, and for odd ones."""
+    """TOKEN frame of a line, four times as fast as `read_event`; None for every other or unusual line."""
     if line.find(b'"TOKEN"', 0, 80) < 0:
         return None
     try:
@@ -347,7 +347,7 @@ def read_line(line: bytes) -> TokenLine | None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """TOKEN frames that follow each other."""
+    """Consecutive TOKEN frames."""
 
     offsets: list[int]
     """Offsets of their lines, in bytes of the unpacked file."""
@@ -359,9 +359,9 @@ Item: TypeAlias = "Run | tuple[int, Event]"
 
 
 class Scan:
-    """Gives the items of a trace file in lists, one for each block: what `TraceReader.with_offsets` gives, faster.
+    """Items of a trace file in lists, one per block: the events of `TraceReader.with_offsets`, read faster.
 
-    When there is no further list, the reader's `ending` is what the end record's counts say; `verify` hashes.
+    After the last list, the reader's `ending` has been judged by counts only; `verify` also hashes.
     """
 
     def __init__(self, reader: TraceReader, copy: BinaryIO | None = None) -> None:
@@ -376,7 +376,7 @@ class Scan:
         """Offset of the end record."""
 
     def blocks(self) -> Iterator[list[Item]]:
-        """The lists, each for about `BLOCK` bytes. Raises `FileError`."""
+        """Lists of items, each for about `BLOCK` bytes. Raises `FileError`."""
         reader = self._reader
         reader.ending = None
         with reader.open() as file:
@@ -399,9 +399,9 @@ class Scan:
         reader.ending = self._check.ending(lines.torn, hashed=False)
 
     def verify(self) -> Iterator[None]:
-        """Compare the lines with the end record's hash, a MiB at each step; the reader's `ending` is known afterwards.
+        """Compare the lines with the end record's hash, one MiB per step; then the reader's `ending` is final.
 
-        Call it after the last block. Raises `FileError`.
+        Call after the last block. Raises `FileError`.
         """
         if self._end_at is None:
             return

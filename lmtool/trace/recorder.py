@@ -30,33 +30,33 @@ if TYPE_CHECKING:
     from lmtool.trace.redaction import RedactedPart
 
 MAX_WAITING = 2**28
-"""Characters that may wait for the disk."""
+"""Characters that may be queued for the disk."""
 LONGEST_NAME = 64
 """Characters of a special token's name."""
 _ID_FIELDS = ("prompt", "scored", "append")
 
 TokenBytes: TypeAlias = "Callable[[int], bytes]"
-"""The bytes that a token id adds to a text."""
+"""Bytes that a token id adds to a text."""
 
 
 class NamesTokens(Protocol):
     """The part of a tokenizer that traces need."""
 
     def piece(self, token: int, /) -> bytes:
-        """The bytes that an id adds to a text; none for a special one."""
+        """Bytes that an id adds to a text; empty for a special one."""
 
     def token(self, token: int, /) -> str | None:
-        """An id's spelling in the vocabulary."""
+        """Spelling of an id in the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSpelling:
-    """`TokenBytes` of a tokenizer, which knows the names of special tokens as well."""
+    """`TokenBytes` of a tokenizer, which also names special tokens."""
 
     tokenizer: NamesTokens
 
     def __call__(self, token: int) -> bytes:
-        """The bytes that an id adds to a text."""
+        """Bytes that an id adds to a text."""
         return self.tokenizer.piece(token)
 
     def name(self, token: int) -> str:
@@ -65,15 +65,15 @@ class TokenSpelling:
 
 
 class VocabularyEvents:
-    """Explains each token id once, before the event that first names it."""
+    """Explains each token id once, before the first event that uses it."""
 
     def __init__(self, token_bytes: TokenBytes) -> None:
-        """token_bytes: spells ids; a `TokenSpelling` names special ones, too."""
+        """token_bytes: spells ids; a `TokenSpelling` also names special ones."""
         self._token_bytes = token_bytes
         self._explained: set[int] = set()
 
     def new_ids(self, event: Event) -> list[int]:
-        """The ids that an event names and that have not been explained, each once."""
+        """Unexplained ids in an event, each once."""
         if not isinstance(event, Frame):
             return []
         explained = self._explained
@@ -84,7 +84,7 @@ class VocabularyEvents:
         return list(dict.fromkeys(ids))
 
     def vocab(self, time: float, ids: Iterable[int]) -> Vocab | None:
-        """The event that explains these ids, which count as explained from now on; None for no ids."""
+        """Event that explains these ids; they then count as explained. None without ids."""
         tokens = {i: decoded(self._token_bytes(i)) for i in ids}
         self._explained.update(tokens)
         spelling = self._token_bytes
@@ -101,13 +101,13 @@ def _request_ids(frame: Frame) -> list[int]:
 
 
 class Recorder:
-    """Records events into one trace, as they come. `record` never touches the disk; call `flush` every 100 ms.
+    """Records events into one trace. `record` never touches the disk; call `flush` every 100 ms.
 
-    Times must not go backwards.
+    Times must not decrease.
     """
 
     def __init__(self, writer: TraceWriter, redaction: Redaction, token_bytes: TokenBytes | None = None) -> None:
-        """Record into `writer`; token_bytes: explains ids, none are explained without it."""
+        """token_bytes: explains token ids; without it none are explained."""
         self._writer = writer
         self._redaction = redaction
         self._vocabulary = None if token_bytes is None else VocabularyEvents(token_bytes)
@@ -116,7 +116,7 @@ class Recorder:
         """Strings that look like keys, shortened, with their counts."""
 
     def explain_by(self, token_bytes: TokenBytes) -> None:
-        """Explain the ids of events to come."""
+        """Explain the ids of later events."""
         self._vocabulary = VocabularyEvents(token_bytes)
 
     @property
@@ -145,18 +145,18 @@ class Recorder:
         self._writer.write(event if time == event.time else replace(event, time=time))
 
     def flush(self) -> None:
-        """Hand what was recorded to the operating system. Raises `OSError`."""
+        """Hand recorded data to the operating system. Raises `OSError`."""
         self._writer.flush()
 
     def close(self, time: float) -> None:
-        """Flush and write the end record; a trace in which nothing happened is removed. Raises `OSError`."""
+        """Flush and write the end record; a trace without events is removed. Raises `OSError`."""
         if self.counts[0]:
             self._writer.close(time)
         else:
             self._writer.remove()
 
     def abandon(self) -> None:
-        """Leave the trace as it is on the disk: cut."""
+        """Leave the trace on the disk as it is, without an end record."""
         self._writer.abandon()
 
     @property
@@ -166,7 +166,7 @@ class Recorder:
 
 
 FLUSH_EVERY = 0.05
-"""Seconds; what is older than twice this is not lost when the process is killed."""
+"""Seconds; data older than twice this survives if the process is killed."""
 
 
 class Recording:
@@ -202,7 +202,7 @@ class Recording:
         """Reason recording stopped; empty while it continues."""
 
     def record(self, number: int, events: Iterable[Event]) -> None:
-        """Record the events of a connection; they come in order of time."""
+        """Record the events of a connection, in order of time."""
         for event in events:  # to the end: whoever follows the connection must see what goes by
             if not self.failed and number not in self._closed_connections:
                 self._record(number if self._split else 0, event)
@@ -223,7 +223,7 @@ class Recording:
             self._stop(f"lmtool failed ({type(bug).__name__}: {bug}), this is a bug")
 
     def explain_by(self, token_bytes: TokenBytes) -> None:
-        """Explain token ids of events to come, now that the model's tokenizer is known."""
+        """Explain token ids of later events, now that the model's tokenizer is known."""
         self._token_bytes = token_bytes
         for recorder in self._recorders.values():
             recorder.explain_by(token_bytes)
@@ -239,7 +239,7 @@ class Recording:
             await self._close_all(self._to_close)
 
     async def _close_all(self, recorders: dict[int, Recorder]) -> None:
-        """Write the end records; what is open for each connection does not grow with the number there ever were."""
+        """Write the end records, one trace after the other."""
         while recorders:
             number, recorder = next(iter(recorders.items()))
             await self._try(partial(recorder.close, self._clock()))
@@ -270,7 +270,7 @@ class Recording:
         await self._close_all(self._recorders)
 
     def refuse_cut(self, path: str | Path) -> None:
-        """Raise `ResourceError` where the recording was stopped. path: where it is."""
+        """Raise `ResourceError` if recording stopped early. path: where the recording is."""
         if self.failed:
             raise ResourceError(f"the recording {path} is cut: {self.failed}", "what was written can be read")
 
@@ -281,7 +281,7 @@ class Recording:
                 self._recorders.popitem()[1].close(self._clock())
 
     async def flush(self) -> None:
-        """Hand what was recorded so far to the operating system."""
+        """Hand recorded data to the operating system."""
         for recorder in list(self._recorders.values()):
             await self._try(recorder.flush)
 
@@ -335,13 +335,13 @@ def recorders(
 
 
 def new_clock() -> Callable[[], float]:
-    """A clock that counts seconds from now on."""
+    """A clock that counts seconds from now."""
     start = time.monotonic()
     return lambda: time.monotonic() - start
 
 
 def warn_of_keys(out: Output, recording: Recording) -> None:
-    """Warn of what looks like a key in a recording."""
+    """Warn of strings in a recording that look like keys."""
     for key, times in recording.suspects.items():
         out.warn(f"the trace holds what looks like a key: {key} ({times} times); see: lmtool trace redact")
 
@@ -385,7 +385,7 @@ async def record_session(
 
 
 class SessionTap(ServerTap):
-    """A program's own connections, on their way into its recording."""
+    """Tap that records a program's own connections."""
 
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         """clock: seconds since the recording began."""

@@ -58,7 +58,7 @@ HARMLESS_HEADERS = frozenset(
         *("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens"),
     }
 )
-"""Headers that are kept when headers are redacted; all others are left out."""
+"""Headers that stay when headers are redacted; all others are removed."""
 
 _SECRETS = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}"
@@ -71,7 +71,7 @@ _WHOLE_SECRETS = re.compile(_SECRETS.pattern + _REST_OF_PRIVATE_KEY, re.DOTALL)
 
 
 def parse(words: str) -> tuple[RedactedPart, ...]:
-    """The kinds named in `prompt,headers`. Raises `UsageError` for an unknown one."""
+    """Parts named in `prompt,headers`. Raises `UsageError` for an unknown one."""
     known: tuple[RedactedPart, ...] = get_args(RedactedPart)
     names = [word.strip() for word in words.split(",") if word.strip()]
     for name in names:
@@ -99,7 +99,7 @@ class Redaction:
 
     what: tuple[RedactedPart, ...]
     salt: bytes
-    """Random bytes of this recording, thrown away with it."""
+    """Random bytes of this recording; never stored."""
     _has_answer: bool = False
     """True once a model has said anything."""
     _streams: defaultdict[int, dict[Key, bool]] = field(default_factory=lambda: defaultdict(dict))
@@ -279,7 +279,7 @@ def is_left_out(event: Event, parts: Sequence[str]) -> bool:
 
 
 def entry_token_ids(entry: Mapping[str, object]) -> list[int]:
-    """The ids that an entry of a TOKEN names: the token and its alternatives."""
+    """Ids in an entry of a TOKEN: the token and its alternatives."""
     token, alternatives = entry.get("token"), entry.get("top_logprobs")
     names = alternatives if isinstance(alternatives, dict) else {}
     ids = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 20]
@@ -302,12 +302,12 @@ def likely_keys(event: Event) -> list[str]:
 
 
 def without_keys(text: str) -> str:
-    """The text with `***` in the place of each thing that looks like a key; the same object where there is none."""
+    """Text with `***` in place of strings that look like keys; the same object if there are none."""
     return _WHOLE_SECRETS.sub(LEFT_OUT, text) if _SECRETS.search(text) else text
 
 
 def _decoded(data: str) -> str:
-    """The text of base64; empty where it is none."""
+    """Text of a base64 string; empty if it is not base64."""
     try:
         return base64.b64decode(data).decode("utf-8", "replace")
     except ValueError:
@@ -322,9 +322,9 @@ _SESSION = _SESSION_WORDS.union(
 )
 """Members of Evergreen's messages; payloads are not among them."""
 _DEEPEST = 32
-"""Levels of an answer that are looked into."""
+"""Nesting levels of an answer that are examined; deeper ones are removed."""
 _KEPT_OF_REQUESTS = frozenset({"model", "stream_id", "id", "logprobs_mode", "stream_options"})
-"""Members of a request that may be other than numbers and truth values."""
+"""Members of a request that stay, in addition to numbers and booleans."""
 _WORDS = frozenset(
     {
         *("id", "object", "type", "event_type", "role", "model", "status", "code", "error_code", "finish_reason"),
@@ -346,7 +346,7 @@ _TEXTS = frozenset(
         *("response", "signature", "tool_plan", "transcript", "summary", "tool_name"),
     }
 )
-"""Members of an answer that hold a text of the model, or what has one."""
+"""Members of an answer that hold a text of the model, or an object with one."""
 _CONTAINERS = frozenset(
     {
         *("choices", "message", "output", "item", "part", "content_block", "tool_calls", "function_call", "function"),
@@ -367,7 +367,7 @@ _KNOWN = _WORDS | _TEXTS | _CONTAINERS | _WHOLE
 
 
 def redact_request(members: Mapping[str, object], mark: Callable[[object], object]) -> dict[str, object]:
-    """A request's members, those that may hold words of the client replaced by marks."""
+    """Members of a request, with marks in place of those that may hold the client's words."""
     return {name: value if _is_setting(name, value) else mark(value) for name, value in members.items()}
 
 
@@ -378,7 +378,7 @@ def _is_setting(name: str, value: object) -> bool:
 
 
 def redact_answer(value: object, name: str = "", *, texts: bool, depth: int = 0) -> object:
-    """An answer's value without what the client said, which answers repeat; texts: whether the model's words stay."""
+    """Value of an answer without the client's words, which answers repeat; texts: keep the model's words."""
     if isinstance(value, dict) and depth < _DEEPEST:
         tool = "tool" in str(value.get("type"))  # `input` is the model's in a call, else the client's
         return {
@@ -394,7 +394,7 @@ def redact_answer(value: object, name: str = "", *, texts: bool, depth: int = 0)
 
 
 def redact_member(name: str, value: object, *, texts: bool, depth: int = 0) -> object:
-    """A member of an answer without what the client said; texts: whether the model's words stay."""
+    """Member of an answer without the client's words; texts: keep the model's words."""
     if name == "stream_id" or (texts and (name in _WHOLE or name == "input")):
         return value
     if name in _WHOLE or name == "input":
@@ -414,7 +414,7 @@ def _emptied(value: object) -> object:
 
 
 def redact_content(content: Content, redact: Callable[[object], object]) -> JsonText | str:
-    """A body, or a part of one, whose JSON value was redacted; `***` where it is no JSON."""
+    """Body, or part of one, with its JSON value redacted; `***` if it is not JSON."""
     if isinstance(content, JsonText):
         return JsonText("", redact(content.value), content.style)
     try:
@@ -425,7 +425,7 @@ def redact_content(content: Content, redact: Callable[[object], object]) -> Json
 
 
 def redact_sse(content: Content, redact: Callable[[object], object]) -> Content:
-    """A server-sent event whose JSON value was redacted; a comment where it has none."""
+    """Server-sent event with its JSON value redacted; a comment if it has none."""
     if isinstance(content, bytes) or (isinstance(content, str) and "data: " not in content):
         return f": {LEFT_OUT}\n\n"
     lead, _, rest = (content.lead, "", "") if isinstance(content, JsonText) else content.rpartition("data: ")
@@ -438,7 +438,7 @@ def redact_sse(content: Content, redact: Callable[[object], object]) -> Content:
 
 
 def redact_frame(frame: Frame, command: str | None, redact: Callable[[object], object]) -> Content:
-    """The content of a frame whose JSON value was redacted; `***` where it is neither an LMTP command nor an object."""
+    """Content of a frame with its JSON value redacted; `***` if it is neither an LMTP command nor an object."""
     content = frame.content
     if command not in _COMMANDS:
         is_object = isinstance(content, str) and content.startswith("{")
@@ -448,7 +448,7 @@ def redact_frame(frame: Frame, command: str | None, redact: Callable[[object], o
 
 
 def redact_session(value: Mapping[str, object]) -> dict[str, object]:
-    """The structure of a message of an Evergreen session, or of a part of one: ids, names, types, numbers."""
+    """Structure of an Evergreen message, or of a part of one: ids, names, types, numbers."""
     return {name: one for name, each in value.items() if (one := _session(each, name)) is not None}
 
 

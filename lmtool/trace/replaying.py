@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from lmtool.trace.proxy import Target
 
 LIMITS = ("ttft_ms", "gap_p99_ms", "tokens_per_second")
-"""Names in a header's `verify`: at most these milliseconds to the first token, and in the 99th percentile of gaps
-between frames; at least these tokens a second."""
+"""Names in a header's `verify`: milliseconds to the first token and in the 99th percentile of gaps between frames, at
+most; tokens per second, at least."""
 _PROMPTS = ("prompt", "messages")
 
 
@@ -64,13 +64,13 @@ class ReplayOptions:
     limits: Mapping[str, object] = field(default_factory=dict)
     """Limits by a name of `LIMITS`; applied at level `time` only."""
     timeout: float = 60.0
-    """Seconds to wait for what does not come."""
+    """Seconds to wait for a missing answer."""
     score: bool = True
-    """Let the server score what was sampled without a seed."""
+    """Let the server score streams that were sampled without a seed."""
     speed: float | None = None
     """Also wait for the recorded times, this many times as fast; None to send as soon as possible."""
     redacted: tuple[str, ...] = ()
-    """Parts that were left out of the recording, as its header names them."""
+    """Parts that were removed from the recording, from its header."""
 
     @classmethod
     def of(
@@ -104,11 +104,10 @@ def _number(argument: float | None, recorded: object, standard: float) -> float:
 async def replay(
     events: Sequence[Event], target: Target, options: ReplayOptions
 ) -> tuple[list[Comparison], list[Event]]:
-    """Send a recording to a server, compare the answers, and let it score what was sampled.
+    """Send a recording to a server, compare the answers, and let it score sampled streams.
 
-    events: without references to large values. Returns the comparisons, and everything that went over the wire except
-    for the scoring. Raises `ConnectError`, and `UsageError` for a recording without its prompts, or above level `shape`
-    without its answers.
+    events: without references to large values. Returns the comparisons, and all traffic except for the scoring. Raises
+    `ConnectError`, and `UsageError` for a recording without its prompts, or above level `shape` without its answers.
     """
     if "text" in options.redacted and options.level != "shape":
         raise UsageError("the answers of this recording were redacted", "--level shape compares only their form")
@@ -147,7 +146,7 @@ async def _score(events: Sequence[Event], target: Target, options: ReplayOptions
 
 
 def refuse_redacted(events: Sequence[Event], parts: Sequence[str] = ()) -> None:
-    """Raise `UsageError` naming the first request whose prompt is not in the recording. parts: those redacted."""
+    """Raise `UsageError` naming the first request whose prompt was redacted. parts: those redacted."""
     for event in events:
         members = (_payload(event) or {}).values()
         is_marked = any(isinstance(one, dict) and "$redacted" in one for one in members)
@@ -197,9 +196,9 @@ def as_scores(recorded: Sequence[Exchange]) -> list[Event]:
 
 
 def unscored(recorded: Iterable[Exchange]) -> Iterator[tuple[LmtpExchange, str]]:
-    """The sampled streams that `as_scores` leaves out, and why.
+    """Sampled streams that `as_scores` leaves out, each with the reason.
 
-    Their logprobs are no log-probabilities of the model's own (LMTP, LOG-3), or their prompt is not in the recording.
+    Their logprobs are not of the model's own distribution (LMTP, LOG-3), or their prompt is not in the recording.
     """
     for one in recorded:
         if isinstance(one, LmtpExchange) and is_sampled(one) and (reason := _why_not(one)):
@@ -238,7 +237,7 @@ def _as_score(number: int, stream: LmtpExchange) -> Iterator[Event]:
 
 
 def judge_speed(replayed: Iterable[Exchange], limits: Mapping[str, object]) -> Iterator[Finding]:
-    """A finding for each limit that a stream misses."""
+    """One finding per limit that a stream misses."""
     for exchange in replayed:
         if isinstance(exchange, LmtpExchange):
             for name, value in speed_figures(exchange).items():
@@ -263,7 +262,7 @@ def speed_figures(exchange: LmtpExchange) -> dict[str, float]:
 
 
 def save_replay(path: Path, header: Header, recorded: Iterable[Event], replayed: Sequence[Event]) -> None:
-    """Save a replay as a trace, under the recording's header and with its vocabulary; replaces the file when complete.
+    """Save a replay as a trace with the recording's header and vocabulary; replaces the file when complete.
 
     Raises `FileError`.
     """
@@ -319,7 +318,7 @@ def _left_by_server(event: Event) -> bool:
 
 @asynccontextmanager
 async def mock_server(recorded: Sequence[RecordedRequest], mode: MatchMode = "exact") -> AsyncIterator[int]:
-    """A mock server of these exchanges on a free port, which is the value."""
+    """Run a mock server of these exchanges on a free port, which is yielded."""
     player = Player(Matcher(recorded, mode, once=True), Pace(None), "error", lambda _warning: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         await player.listen([listening])
@@ -355,7 +354,7 @@ def _message(exchange: LmtpExchange) -> ClientMessage | None:
 
 
 class _Call:
-    """One request of our client, its expected outputs and the actual ones."""
+    """One request of our client, with its expected and actual outputs."""
 
     def __init__(self, exchange: LmtpExchange, message: ClientMessage, client: LmtpClient) -> None:
         self._exchange = exchange
@@ -400,20 +399,20 @@ class _Call:
             self._add({"error": error.message})
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait for as many outputs as were recorded; `compare` finds what does not come."""
+        """Wait for as many outputs as were recorded; `compare` reports missing ones."""
         if self._expected:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._complete.wait(), timeout_s)
 
     async def client_closed(self) -> None:
-        """Expect the error that the client then makes the last output of a request without an end."""
+        """Expect the error that the closed client delivers as last output of a request without an end."""
         if self._task is not None:
             await self._task
         if not self._exchange.ended:
             self._expected.append({"error": ...})
 
     def compare(self) -> Comparison:
-        """Expected and actual outputs, one by one."""
+        """Compare expected and actual outputs, one by one."""
         name, kind = self._exchange.name, f"{self._exchange.command} by lmtool"
         for place, (expected, actual) in enumerate(zip(self._expected, self._actual, strict=False)):
             for member, value in expected.items():

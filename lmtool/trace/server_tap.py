@@ -51,7 +51,7 @@ class ServerTap(FrameTap):
     """
 
     def __init__(self, record: Callable[[int, Iterable[Event]], None] | None, clock: Callable[[], float]) -> None:
-        """record: as `emit` of `FrameTap`, takes everything; None: nothing is recorded. clock: in seconds."""
+        """record: takes all events, as `emit` of `FrameTap`; None records nothing. clock: seconds."""
         super().__init__(self._hand_on, clock)
         self._record = record
         self._traffic = TrafficWatch()
@@ -383,7 +383,7 @@ class TrafficWatcher:
     def __init__(self, traffic: TrafficWatch, leave_out: int, notify: Callable[[], None]) -> None:
         self._traffic = traffic
         self.leave_out = leave_out
-        """The connection that watches."""
+        """Connection of the watching client."""
         self._notify = notify
         self._lines: deque[bytes] = deque()
         self._bytes = 0

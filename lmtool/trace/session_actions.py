@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Stream)
 
 THOUGHT = "reasoning"
-"""The output of GENERATE that gets what the model thinks before its answer."""
+"""Output of GENERATE that receives the model's reasoning."""
 
 
 @dataclass(slots=True, eq=False)
 class _Running(Generic[S]):
-    """An action whose outputs are not complete."""
+    """An action with incomplete outputs."""
 
     stream: S
     open: set[str]
-    """Ids of its outputs, and of what is below them, that are not complete."""
+    """Ids of incomplete outputs, and of incomplete nodes below them."""
     thoughts: set[str] = field(default_factory=set)
-    """Ids of the output that gets what a model thinks, and of what is below it."""
+    """Ids of the reasoning output, and of the nodes below it."""
     decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class SessionActions(Generic[S]):
         self._count = 0
 
     def open_streams(self) -> list[S]:
-        """Streams of actions that have not ended."""
+        """Streams of running actions."""
         return [running.stream for running in self._running]
 
     def follow(self, event: Message) -> list[StreamEvent]:
@@ -114,7 +114,7 @@ class SessionActions(Generic[S]):
 
 
 def _payload(action: Mapping[str, object]) -> dict[str, object]:
-    """The options of an action, and its target as the model."""
+    """Options of an action, with its target as the model."""
     payload: dict[str, object] = {}
     for config in frames.entries_of(action.get("configs")):
         inner = config.get("value")

@@ -32,12 +32,12 @@ _LIMITS = SessionLimits(max_running_actions=1_000_000)
 
 @dataclass(frozen=True, slots=True)
 class OutputStep:
-    """One fragment of an answer; its node is an output, or was named as a child by a step before it."""
+    """One fragment of an answer; its node is an output, or a child named by an earlier step."""
 
     offset: float
     """Seconds after the inputs were complete."""
     fragment: NodeFragment
-    """With the recorded ids."""
+    """The fragment with its recorded ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SessionAction:
     time: float
     connection: int
     number: int
-    """Among the actions of its session, from 1."""
+    """Number among the actions of its session, from 1."""
     kind: str
     """The action's name."""
     payload: Mapping[str, object]
@@ -56,7 +56,7 @@ class SessionAction:
     sampled: bool
     """True if tokens were sampled at random without a seed."""
     outputs: Mapping[str, tuple[tuple[str, bytes], ...] | None]
-    """Mime type and bytes of each leaf, by the output's name; None for one that is not complete."""
+    """Mime type and bytes of each leaf, by the output's name; None for an incomplete output."""
     roots: Mapping[str, str]
     """Recorded ids of the outputs, by name."""
     steps: tuple[OutputStep, ...]
@@ -92,7 +92,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Replay:
-    """One session, as its server had it."""
+    """One session, rebuilt from its messages."""
 
     session: Session = field(default_factory=lambda: Session(_LIMITS, check_reference=lambda _: None))
     runs: list[_Run] = field(default_factory=list)
@@ -134,7 +134,7 @@ class _Replay:
         return self.end if run in (unfinished or self.runs[-1:]) else None
 
     def action(self, connection: int, number: int, run: _Run) -> SessionAction:
-        """All that is known of an action."""
+        """Everything known of an action."""
         record = run.record
         return SessionAction(
             run.time,
@@ -169,7 +169,7 @@ class _Replay:
         return steps
 
     def _below(self, roots: Iterable[str]) -> Iterable[tuple[float, int, NodeFragment]]:
-        """Fragments of these nodes and of all below them."""
+        """Fragments of these nodes and of all nodes below them."""
         stack, found = list(roots), set(roots)
         while stack:
             for each in self.fragments.get(stack.pop(), ()):
@@ -180,7 +180,7 @@ class _Replay:
 
 
 def session_actions(events: Iterable[Event]) -> list[SessionAction]:
-    """The actions of all sessions, each session's in their order."""
+    """Actions of all sessions, in order within each session."""
     replays: dict[int, _Replay] = {}
     for event in events:
         if isinstance(event, Message):
@@ -211,7 +211,7 @@ def action_payload(record: ActionRecord) -> dict[str, object]:
 
 
 def _value(node: Node) -> object:
-    """Each leaf of a node with its mime type and role."""
+    """Each leaf of a node, with its mime type and role."""
     if not node.complete:
         return INCOMPLETE
     cursor, found = LeafCursor(node), []

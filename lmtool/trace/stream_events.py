@@ -25,9 +25,9 @@ Kind: TypeAlias = Literal["GEN", "SCORE", "CHAT", "TEXT", "ACT", ""]
 """LMTP's two commands; HTTP requests that continue a conversation or a text; Evergreen's actions; empty: nothing is
 generated."""
 Phase: TypeAlias = Literal["waiting", "running", "stop", "length", "cancelled", "error", "unfinished"]
-"""`unfinished`: the connection, or the answer's body, ended before the stream did."""
+"""`unfinished`: the connection or the answer's body ended before the stream."""
 Alternative: TypeAlias = "tuple[int | str | bytes, float]"
-"""Token id (over HTTP, where there are none, its text or bytes), and its logprob in nats."""
+"""Token id, or over HTTP the token's text or bytes; and its logprob in nats."""
 
 
 PROMPT_MEMBERS = (
@@ -37,9 +37,9 @@ PROMPT_MEMBERS = (
 )
 """Members of requests that hold what a model reads: of LMTP, OpenAI, Anthropic and Ollama; Cohere; the unified API."""
 INPUT = "input "
-"""Before the name of an action's input among its fields."""
+"""Prefix of an action's input among its fields."""
 INCOMPLETE: Mapping[str, object] = {"$incomplete": True}
-"""An action's input that is not complete: it may become anything."""
+"""Value of an action's input that is not complete: it may become anything."""
 
 
 PREVIEW = 80
@@ -93,13 +93,13 @@ class TraceNode:
 
 @dataclass(frozen=True, slots=True)
 class ActionNodes:
-    """The nodes of an action: its inputs and outputs by name, and what is below them."""
+    """Nodes of an action: its inputs and outputs by name, and the nodes below them."""
 
     inputs: Mapping[str, TraceNode]
     outputs: Mapping[str, TraceNode]
 
     def prompt_end(self) -> str:
-        """The beginning of the last leaf of the inputs: of a conversation, what was asked now. Empty for no text."""
+        """Start of the last leaf of the inputs: the latest message of a conversation. Empty if it is not text."""
         node = [*self.inputs.values()][-1] if self.inputs else None
         for _ in range(MAX_LINES):
             below = [] if node is None or not node.children else node.children[max(node.children)]
@@ -109,7 +109,7 @@ class ActionNodes:
         return "" if node is None else node.text
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Depth and words of each line of the tree, at most `MAX_LINES`."""
+        """Depth and text of each line of the tree, at most `MAX_LINES`."""
         waiting = [(0, f"{name} ▸", node) for name, node in reversed([*self.inputs.items()])]
         waiting = [(0, f"▸ {name}", node) for name, node in reversed([*self.outputs.items()])] + waiting
         for _ in range(MAX_LINES):
@@ -123,7 +123,7 @@ class ActionNodes:
 
 @dataclass(slots=True, eq=False)
 class RequestStarted:
-    """A request."""
+    """A request was sent."""
 
     time: float
     connection: int
@@ -132,9 +132,9 @@ class RequestStarted:
     kind: str
     """`GENERATE`, `SCORE`, `MODEL_INFO`, `BUFFER`, an HTTP method and path, `chatStream`, or an action's name."""
     payload: Mapping[str, object]
-    """Fields of the request; empty where they cannot be read."""
+    """Fields of the request; empty if they cannot be read."""
     api: Api | None = None
-    """The HTTP API that answers; None for LMTP, and where nothing is generated."""
+    """HTTP API that answers; None for LMTP, and if nothing is generated."""
     has_request: bool = True
     """False for a placeholder where answers were recorded without a request."""
     nodes: ActionNodes | None = None
@@ -153,7 +153,7 @@ class RequestStarted:
 
     @property
     def model(self) -> str | None:
-        """The model asked for."""
+        """Requested model."""
         model = self.payload.get("model")
         return model if isinstance(model, str) else None
 
@@ -171,13 +171,13 @@ class RequestStarted:
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Tokens of a prompt of ids; None where only the server can count them."""
+        """Length of a prompt of ids; None if only the server can count its tokens."""
         prompt = self.prompt
         return len(prompt) if isinstance(prompt, list) and all(type(one) is int for one in prompt) else None
 
     @property
     def prompt_length(self) -> int | None:
-        """Ids or messages of the prompt; None for a text, and where it is not in the trace."""
+        """Number of ids or messages of the prompt; None for a text or a missing prompt."""
         prompt = self.prompt
         if isinstance(prompt, dict):
             n = prompt.get("n")
@@ -190,9 +190,9 @@ class Stream:
     """State of a GENERATE, a SCORE, or one choice of an HTTP answer."""
 
     index: int
-    """Number among the streams of the trace, in order of their beginning, from 0; -1 for a request without a stream."""
+    """Number among the streams of the trace, by their start, from 0; -1 for a request that generates nothing."""
     label: str
-    """Connection and id, such as `1/3`; of further choices with their number, such as `1/3.1`."""
+    """Connection and id, such as `1/3`; with the number of a further choice, `1/3.1`."""
     connection: int
     kind: Kind
     model: str | None
@@ -211,7 +211,7 @@ class Stream:
     """Failover points: places where other pool members continued the answer."""
     ended: float | None = None
     finish_reason: str | None = None
-    """The server's own word."""
+    """Finish reason as the server sent it."""
     error: str | None = None
     cut: bool = False
     """True if the connection or the answer's body ended before the stream."""
@@ -255,7 +255,7 @@ S = TypeVar("S", bound=Stream)
 
 
 def new_stream(kind: type[S], started: RequestStarted, index: int, choice: int, **more: Any) -> S:  # noqa: ANN401 - fields
-    """The stream of a request, or of one further choice of its answer. more: the fields that this kind adds."""
+    """Stream of a request, or of a further choice of its answer. more: additional fields of this kind."""
     label = f"{started.label}.{choice}" if choice else started.label
     facts = (started.connection, started.stream_kind, started.model, started.time)
     more["is_unconditional"] = started.is_unconditional
@@ -268,12 +268,12 @@ def stream_of(started: RequestStarted, index: int, choice: int) -> Stream:
 
 
 class OutputEvent(msgspec.Struct, frozen=True, gc=False):
-    """One output of a stream: a token, a piece of text without one, an ending, a failure."""
+    """One output of a stream: a token, a piece of text, an ending, a failure."""
 
     time: float
     stream: Stream
     token: int | None = None
-    """Its id; None over HTTP."""
+    """Token id; None over HTTP."""
     text: str | bytes | None = None
     """Text as the server sent it; bytes for a token that holds part of a character."""
     logprob: float | None = None
@@ -289,7 +289,7 @@ class OutputEvent(msgspec.Struct, frozen=True, gc=False):
     call: int | None = None
     """Number of the tool call that it belongs to; None if none."""
     tool: str = ""
-    """The name of the tool that is called; empty outside of calls."""
+    """Name of the called tool; empty outside of calls."""
     is_tool_name: bool = False
     """True if the text is the tool's name; all other text of a call is its arguments."""
 
@@ -315,16 +315,16 @@ StreamEvent: TypeAlias = RequestStarted | OutputEvent
 
 
 CHUNK = 64
-"""Ids of a prompt of ids that are one part."""
+"""Ids per part of a prompt of ids."""
 _SYSTEM = ("system", "developer")
 _SETTINGS = (
     *("chat_template", "chat_template_kwargs", "enable_thinking", "thinking", "reasoning", "reasoning_effort"),
     *("tool_choice", "response_format", "text", "output_config", "documents", "continue_final_message"),
     "add_generation_prompt",
 )
-"""Members of a request by which templates, or servers in their place, change what they write around its messages."""
+"""Members of a request that change what templates, or servers, write around its messages."""
 _VOLATILE = frozenset({"id", "call_id", "tool_call_id", "tool_use_id", "cache_control", "status", "signature"})
-"""Members of messages that templates do not write."""
+"""Members of messages that templates do not use."""
 
 Text: TypeAlias = "str | tuple[int, ...]"
 
@@ -333,7 +333,7 @@ class PromptPart(NamedTuple):
     """A part of a prompt."""
 
     name: str
-    """For people: `tool get_weather`, `system`, `message 3 (user)`; `tokens` for ids."""
+    """Name for people: `tool get_weather`, `system`, `message 3 (user)`; `tokens` for ids."""
     text: Text
     """Its content for comparison: characters, or ids."""
 
@@ -343,7 +343,7 @@ class PromptContent(NamedTuple):
 
     parts: tuple[PromptPart, ...]
     scope: tuple[str, str]
-    """Model and cache salt: prompts of another scope share nothing."""
+    """Model and cache salt: prompts with another scope share nothing."""
     settings: Mapping[str, object]
     """Other settings that change the text that the model reads."""
     missing: str = ""
@@ -356,12 +356,12 @@ class PromptContent(NamedTuple):
 
     @property
     def length(self) -> int:
-        """In that unit."""
+        """Length in that unit."""
         return sum(len(part.text) for part in self.parts)
 
 
 def prompt_content(started: RequestStarted) -> PromptContent:
-    """The prompt of a request. Its payload must hold no references to large values."""
+    """Prompt of a request. Its payload must hold no references to large values."""
     payload = started.payload
     scope = (started.model or "", text_of(payload.get("cache_salt")))
     settings = {name: payload[name] for name in _SETTINGS if payload.get(name) is not None}
@@ -375,7 +375,7 @@ def prompt_content(started: RequestStarted) -> PromptContent:
 
 
 def prompt_text(started: RequestStarted, text_of_id: Callable[[int], str | None]) -> str:
-    """The prompt for people, and what a SCORE scores after it; empty where the trace has none."""
+    """Prompt for people, with the text that a SCORE scores; empty if the trace has none."""
     if started.nodes is not None:
         return started.nodes.prompt_end()
     content, scored = prompt_content(started), started.payload.get("scored")
@@ -450,7 +450,7 @@ def _content(content: object) -> str:
 
 
 def _stable(value: object) -> object:
-    """A value without what templates do not write; images and sounds by their hashes."""
+    """A value without the members that templates do not use; images and sounds as hashes."""
     if isinstance(value, dict):
         return {name: _stable(one) for name, one in value.items() if name not in _VOLATILE}
     if isinstance(value, list):

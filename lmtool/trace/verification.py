@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lmtool.trace.proxy import Target
 
 Direction: TypeAlias = Literal["mock", "drive"]
-"""`mock`: the recording answers our client. `drive`: it is sent to a server, whose answers are compared."""
+"""`mock`: the mock server plays the recording to our client. `drive`: it is sent to a server to compare answers."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 SUFFIXES = (".lmtp.jsonl", ".lmtp.jsonl.gz")
 
@@ -56,11 +56,11 @@ class RecordingCase(Check):
 
 @dataclass(frozen=True, slots=True)
 class RecordingOutcome(Outcome[RecordingCase]):
-    """The result of one case; `trace` is the replay of a case that failed."""
+    """Result of one case; `trace` is the replay of a failed case."""
 
     comparisons: tuple[Comparison, ...] = ()
     recorded: str = ""
-    """File of the recording."""
+    """Path of the recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +82,20 @@ class Plan:
     known: KnownFailures = field(default_factory=KnownFailures)
     level: Level | None = None
     timeout: float = 60.0
-    """Seconds to wait for what does not come."""
+    """Seconds to wait for a missing answer."""
     report: Path = Path("report")
-    """Folder for replays that are not as recorded."""
+    """Folder for replays that differ from their recording."""
     update: bool = False
-    """Replace a recording that a server does not agree with by its replay."""
+    """Replace a recording that a server does not reproduce by its replay."""
 
 
 def name_of(file: str) -> str:
-    """The name of a trace file in lists and reports: without `.lmtp.jsonl`."""
+    """Name of a trace file in lists and reports: without `.lmtp.jsonl`."""
     return next((file.removesuffix(suffix) for suffix in SUFFIXES if file.endswith(suffix)), file)
 
 
 def find(paths: Sequence[Path]) -> dict[str, Path]:
-    """The recordings in these files and folders, by name. Raises `FileError` for a path that is not there."""
+    """Recordings in these files and folders, by name. Raises `FileError` for a missing path."""
     recordings: dict[str, Path] = {}
     for path in paths:
         if path.is_dir():
@@ -120,7 +120,7 @@ def select(names: Sequence[str], only: Sequence[str]) -> list[RecordingCase]:
 async def run(
     plan: Plan, cases: Sequence[tuple[RecordingCase, Path]], jobs: int, report: Callable[[RecordingOutcome], None]
 ) -> list[RecordingOutcome]:
-    """Check these, `jobs` at once; `report` gets each outcome as it comes. Returns them in the order of the cases."""
+    """Check cases, `jobs` at a time. Returns the outcomes in order; `report` gets each when it is known."""
     slots = asyncio.Semaphore(jobs)
 
     async def one(case: RecordingCase, path: Path) -> RecordingOutcome:
@@ -133,9 +133,9 @@ async def run(
 
 
 async def check(plan: Plan, case: RecordingCase, path: Path) -> RecordingOutcome:
-    """The outcome of one case; a file that cannot be read, or a lost connection, is one as well.
+    """Outcome of one case, also for an unreadable file or a lost connection.
 
-    Raises `FileError` where a replay cannot be kept.
+    Raises `FileError` if a replay cannot be kept.
     """
     start = time.perf_counter()
     try:

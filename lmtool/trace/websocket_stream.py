@@ -37,7 +37,7 @@ class CloseFrame:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A message of more than `LARGEST_MESSAGE` bytes went by."""
+    """A message of more than `LARGEST_MESSAGE` bytes was skipped."""
 
     bytes: int
 
@@ -56,7 +56,7 @@ class WebSocketStream:
     """Incremental parser for one direction, masked or not; gives complete messages, ignores pings and pongs."""
 
     def __init__(self, *, deflate: bool = False, takeover: bool = True) -> None:
-        """Follow a connection; deflate: permessage-deflate was agreed; takeover: its context lasts between messages."""
+        """deflate: permessage-deflate was negotiated; takeover: its context is kept between messages."""
         remote = PerMessageDeflate(  # nothing is sent, so the local side does not matter
             remote_no_context_takeover=not takeover,
             local_no_context_takeover=True,
@@ -86,7 +86,7 @@ class WebSocketStream:
         return items
 
     def _read(self) -> Generator[None, None, None]:
-        """Waits for more bytes at each `yield`. Raises `ProtocolError`."""
+        """Parse frames; waits for more bytes at each `yield`. Raises `ProtocolError`."""
         buffer = self._reader.buffer
         while True:
             while len(buffer) < 2:
@@ -136,10 +136,10 @@ _LARGEST = 2**26
 
 
 class ServerSocket:
-    """One client's WebSocket; its handshake was admitted, and is answered by `messages`."""
+    """Server end of one client's WebSocket; its handshake was admitted and is answered by `messages`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
-        """data: bytes from the handshake on that were read already."""
+        """data: bytes already read, from the handshake on."""
         self._reader = reader
         self._writer = writer
         self._protocol = ServerProtocol(max_size=_LARGEST, select_subprotocol=_lmtp_if_offered)
@@ -149,7 +149,7 @@ class ServerSocket:
 
     @property
     def address(self) -> str:
-        """The client's."""
+        """Address of the client."""
         return str((self._writer.get_extra_info("peername") or ("",))[0])
 
     async def messages(self) -> AsyncIterator[str | bytes]:
