@@ -90,7 +90,7 @@ def compare_answers(
     recorded, replayed, ended = list(expected.replies), list(actual.replies), expected.ended
     findings = list(shape(actual, unfinished=not ended))
     answers, others = _answers(recorded), _answers(replayed)
-    if expected.command == "WATCH":  # what other clients say is their own
+    if expected.command == "WATCH":  # other clients' traffic differs
         findings += _compare_messages(answers[:1], others[:1], _name(actual), "shape")
     elif answers:
         findings += _compare_messages(answers, others, _name(actual), level)
@@ -239,7 +239,7 @@ def _other_token(expected: Entry, actual: Entry, name: str, position: int, toler
     ours, theirs = expected.get("token"), actual.get("token")
     words = tolerance.words
     message = f"expected token {_named(ours, words)}, got {_named(theirs, words)}"
-    if isinstance(ours, str) and isinstance(theirs, str):  # over HTTP; maybe all of a text whose tokens are not known
+    if isinstance(ours, str) and isinstance(theirs, str):  # over HTTP; possibly a whole text without known tokens
         place = first_difference(ours, theirs)
         near = slice(max(0, place - 20), place + 40)
         message = f"text differs at character {place}: expected {ours[near]!r}, got {theirs[near]!r}"
@@ -380,7 +380,9 @@ def compare(
     for exchange in expected:
         match = matcher.match(exchange)
         if isinstance(match, Miss):
-            reason = f"no such request in the second: {'; '.join(match.differences) or 'there is none of its kind'}"
+            reason = (
+                f"the second trace has no such request: {'; '.join(match.differences) or 'no request of this kind'}"
+            )
             yield Comparison.note(reason, "fail", exchange.name, exchange.kind)
         else:
             yield _pair(exchange, match, level, tolerance)
@@ -410,11 +412,11 @@ def compare_replay(
             highest: Level = "shape" if is_sampled(exchange) else level
             comparisons.append(_pair(exchange, again.popleft(), highest, tolerance))
         else:
-            lost = "could not be sent: the connection was gone"
+            lost = "not sent: the connection was closed"
             comparisons.append(Comparison.note(lost, "fail", exchange.name, exchange.kind))
     for connection, entry in unmatched:
         name = f"{connection}/{json.dumps(entry.get('stream_id'))}"
-        message = f"expected entries of streams that were begun, got {json.dumps(entry)[:100]}"
+        message = f"expected only entries of started streams, got {json.dumps(entry)[:100]}"
         comparisons.append(Comparison.note(message, "fail", name, "unmatched"))
     return [*comparisons, *compare_sessions(ours, theirs, level), *_compare_endings(ours, theirs)]
 
@@ -439,7 +441,7 @@ def compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: 
     for one in ours:
         name, other = f"{one.connection}/{one.number}", again.get((one.connection, one.number))
         if other is None:
-            yield Comparison.note("there is no such action in the second", "fail", name, one.kind)
+            yield Comparison.note("the second trace has no such action", "fail", name, one.kind)
             continue
         found = differences(one, other, values=level != "shape" and not one.sampled)
         findings = tuple(Finding("fail", "ids", name, None, sentence) for sentence in found)

@@ -319,7 +319,7 @@ class ResponseRecorder:
         try:
             return self._unpack.decompress(data, LARGEST_PIECE * 64)
         except zlib.error:
-            self._unpack = None  # not what its header says: recorded as it is from here on
+            self._unpack = None  # not compressed as its header says: recorded unchanged from here on
             return data
 
     def _rest(self, time: float) -> Iterator[Event]:

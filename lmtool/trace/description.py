@@ -54,7 +54,7 @@ def describe(
     """
     steps = answers.follow(event)
     for step in steps:
-        if not isinstance(event, Message) if wants is None else wants(step):  # a message's own line says all of it
+        if not isinstance(event, Message) if wants is None else wants(step):  # the message's own line shows it
             yield line_of(step, answers)
     if wants is None and (not steps or isinstance(event, Close | Drop | Message)):
         where = str(event.connection or "-")
@@ -88,7 +88,7 @@ def _prompt(started: RequestStarted, answers: Answers[Stream]) -> str:
     length = started.prompt_length
     entries = prompt[:40] if isinstance(prompt, list) else [None]
     is_part = [isinstance(one, int | str) or (isinstance(one, dict) and "buffer" in one) for one in entries]
-    if length is None or not all(is_part):  # it has messages, or nothing that can be read
+    if length is None or not all(is_part):  # messages, or unreadable
         last = _last_message(prompt)
         return last if length is None or last else f"{length} in the prompt"
     return _ids_or_text(prompt, answers)
@@ -221,7 +221,7 @@ def chunk_text(chunk: Mapping[str, object]) -> str:
     except UnicodeDecodeError:
         return f"{len(payload)} bytes"
     except ValueError:
-        return data  # no base64: a trace that others wrote
+        return data  # not base64: written by another program
 
 
 def _short(value: object) -> str:

@@ -52,7 +52,7 @@ class AnswerCounts:
         if isinstance(event, Frame) and event.direction == "<":
             command, entries = event.answer()
             for entry in entries:
-                if not {"progress", "system", "ignored"} & entry.keys():  # what a request may get besides its answer
+                if not {"progress", "system", "ignored"} & entry.keys():  # these are not answers
                     name = f"{command} {frames.stream_name(frames.stream_key(entry.get('stream_id')))}"
                     self._count((event.connection, name), ended=frames.ends(command, entry))
         elif isinstance(event, Message) and event.direction == "<":
@@ -158,10 +158,10 @@ class Driver:
                 while missing := self._counts.missing(counts):
                     await self._next()
         except TimeoutError:
-            # What follows is done all the same, without further waiting: half an answer shows more than none.
+            # Continue without further waiting: half an answer shows more than none.
             self._timeout = 0.0
             connection, name = missing[0]
-            return f"{name} on connection {connection} did not come as far as recorded"
+            return f"{name} on connection {connection}: fewer answers than recorded"
         return ""
 
     async def _next(self) -> None:
@@ -174,7 +174,7 @@ class Driver:
             await self._part(event)
             return
         if self._counts.has_ended(number):
-            self.record(Remark(self.now(), "note", number, "not sent: the connection is gone"))
+            self.record(Remark(self.now(), "note", number, "not sent: the connection is closed"))
             return
         if number not in self._wires:
             self._wires[number] = await self._connect(event, in_session=in_session)
@@ -188,7 +188,7 @@ class Driver:
         if (event.by if isinstance(event, Close) else event.facts.get("by")) != "server":
             await wire.leave(event)
             return
-        with contextlib.suppress(TimeoutError):  # then it is still there at the end, which the comparison finds
+        with contextlib.suppress(TimeoutError):  # the comparison reports that it is still open
             async with asyncio.timeout(self._timeout):
                 while not self._counts.has_ended(event.connection):
                     await self._next()

@@ -82,7 +82,7 @@ def merge(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
     numbers: dict[tuple[int, int], int] = {}
     blobs: set[str] = set()
     tagged = (zip(repeat(which), source, strict=False) for which, source in enumerate(sources))
-    for which, event in heapq.merge(*tagged, key=lambda item: item[1].time):  # of equal ones the first source's
+    for which, event in heapq.merge(*tagged, key=lambda item: item[1].time):  # at equal times the first source's first
         if isinstance(event, End) or (isinstance(event, Blob) and event.sha256 in blobs):
             continue
         if isinstance(event, Blob):

@@ -161,7 +161,7 @@ class _Parser:
         if self._next("("):
             return self._deeper(self._in_parentheses)
         if self._at == len(self._words):
-            raise _error(self._source, "something is missing at its end")
+            raise _error(self._source, "it ends too early")
         word, test = self._words[self._at]
         if test is None:
             raise _error(self._source, f"{word!r} does not fit there")
@@ -205,7 +205,9 @@ def _split(source: str, names: set[str]) -> list[tuple[str, Test | None]]:
 def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
     word = match["word"]
     if word is not None and word[0] in "<>=:":
-        raise _error(source, f"no name stands before {word}, as in p<.1 without blanks; quotes look for it as text")
+        raise _error(
+            source, f"no name before {word}; write it without blanks, as in p<.1, or in quotes to search for text"
+        )
     if match["name"] is not None:
         names.add(match["name"])
         return _named(source, match["name"], match["sign"], match["value"])
@@ -225,25 +227,25 @@ def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
     try:
         pattern = re.compile(match["regex"])
     except (re.error, OverflowError, RecursionError) as error:
-        raise _error(source, f"/{match['regex']}/ is no regular expression: {error}") from None
+        raise _error(source, f"/{match['regex']}/ is not a valid regular expression: {error}") from None
     return _known("text", lambda text: pattern.search(text) is not None)
 
 
 def _named(source: str, name: str, sign: str, value: str) -> Test:
     if not value:
-        raise _error(source, f"nothing stands behind {name}{sign}, as in sid:3 without blanks")
+        raise _error(source, f"no value after {name}{sign}; write it without blanks, as in sid:3")
     if name in _UNITS and sign in _COMPARE:
         return _compared(name, _COMPARE[sign], _number(source, name, sign, value))
     if name not in _NAMES or sign not in (":", "="):
         raise _error(source, f"{name}{sign}{value} is not known")
     if name in ("conn", "tok"):
         if not value.isdecimal():
-            raise _error(source, f"{value!r} after {name}{sign} is no whole number")
+            raise _error(source, f"{value!r} after {name}{sign} is not a whole number")
         return _compared(name, operator.eq, int(value)) if name == "tok" else _among(name, {int(value)})
     if name in ("state", "kind"):
         known = _STATES if name == "state" else {kind: {kind} for kind in _KINDS}
         if value.lower() not in known:
-            raise _error(source, f"{value!r} is no {name}; there are {', '.join(known)}")
+            raise _error(source, f"{value!r} is not a {name}; expected one of {', '.join(known)}")
         return _among(name, known[value.lower()])
     if name == "sid":  # `3` is any connection's stream 3, `1/3` one connection's
         return lambda facts: facts.sid == value or ("/" not in value and facts.sid.partition("/")[2] == value)
@@ -255,7 +257,7 @@ def _number(source: str, name: str, sign: str, value: str) -> float:
     units = _UNITS[name]
     if number is None or number[3] not in units:
         named = f" (units: {', '.join(filter(None, units))})" if any(units) else ""
-        raise _error(source, f"{value!r} after {name}{sign} is no number{named}")
+        raise _error(source, f"{value!r} after {name}{sign} is not a number{named}")
     return float(number[1] + (number[2] or "")) * units[number[3]]
 
 

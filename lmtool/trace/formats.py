@@ -199,11 +199,11 @@ def as_lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
             yield f"{kind_of(event)} {wire}\n"
         elif isinstance(event, Frame | Message | Request | Response | Piece):
             left_out.append(
-                f"# {event.time:.6f} {kind_of(event)} of connection {event.connection} is no line of text\n"
+                f"# {event.time:.6f} {kind_of(event)} of connection {event.connection} is not a line of text\n"
             )
     if left_out and not any_frame:
         raise FileError(
-            f"no text frame of a WebSocket is in it, only: {left_out[0].strip('# ' + chr(10))}", "use har or markdown"
+            f"the trace has no WebSocket text frame, only: {left_out[0].strip('# ' + chr(10))}", "use har or markdown"
         )
     yield from left_out
 
@@ -301,9 +301,7 @@ def from_wire_log(lines: Iterable[str], style: Style, left_out: list[int] | None
                 left_out.append(place)
     if number == 1:
         found = first or "it is empty"
-        raise FileError(
-            f"it is no trace, and none of its lines is a frame: {found}", "expected lines that begin with > or <"
-        )
+        raise FileError(f"not a trace, and no line is a frame: {found}", "expected lines that begin with > or <")
 
 
 def _logged_frame(line: str) -> tuple[Direction, str] | None:

@@ -33,7 +33,7 @@ CHUNK = 2**16
 """Bytes read at once; a peer that does not read stops the other one after a few of these."""
 LINGER = 2.0
 """Seconds that a client has to read the last answer while it still sends."""
-UNREADABLE = Refusal("invalid_headers", "this is no HTTP/1.1", "send requests as RFC 9112 has them")
+UNREADABLE = Refusal("invalid_headers", "this is not HTTP/1.1", "send requests that follow RFC 9112")
 
 
 class ConnectionServer:

@@ -49,7 +49,7 @@ class Miss:
     """Result for a request that matches no recorded one."""
 
     nearest: RecordedRequest | None
-    """Recorded request with few different fields, used or not; None if there is none of its kind."""
+    """Recorded request with few different fields, used or not; None if no request of this kind."""
     differences: tuple[str, ...]
     """A sentence for each different field."""
 
@@ -178,7 +178,7 @@ class _Index:
                 self._names[kind] = self._names[kind].union(payload)
             early.add((kind, frozenset()))
             early.add((kind, frozenset((name, "incomplete") for name in payload if name.startswith(INPUT))))
-        for kind, unknown in early:  # the first request waits for no table
+        for kind, unknown in early:  # so that the first request need not wait for a table
             for recorded_unknown in self._kinds[kind]:
                 self._table(kind, recorded_unknown, unknown)
 
@@ -299,7 +299,9 @@ def parse_chaos(words: str) -> tuple[Trouble, ...]:
     """Faults named in `batch,delay`, or `all`. Raises `UsageError` for an unknown one."""
     names = [word.strip() for word in words.split(",") if word.strip()]
     if unknown := [name for name in names if name not in (*TROUBLES, "all")]:
-        raise UsageError(f"--chaos knows no {unknown[0]!r}", f"one or more of {', '.join(TROUBLES)}, all; with commas")
+        raise UsageError(
+            f"unknown fault {unknown[0]!r} in --chaos", f"one or more of {', '.join(TROUBLES)}, all; with commas"
+        )
     return TROUBLES if "all" in names else tuple(one for one in TROUBLES if one in names)
 
 

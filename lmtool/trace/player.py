@@ -85,7 +85,7 @@ class Player(ConnectionServer):
         self.sessions: SessionPlayer | None = None
         """Player of Evergreen sessions; None if none was recorded."""
         if any(one.protocol == "evergreen" for one in matcher.recorded):
-            from lmtool.trace.session_player import SessionPlayer  # needs packages that only `serve` brings
+            from lmtool.trace.session_player import SessionPlayer  # needs packages of the `serve` extra
 
             self.sessions = SessionPlayer(self, matcher, self.policy)
         self.answered = 0
@@ -96,7 +96,7 @@ class Player(ConnectionServer):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _Connection(self, reader, writer).run()
-        except (ConnectionError, asyncio.CancelledError):  # the client has gone, or `close` was called
+        except (ConnectionError, asyncio.CancelledError):  # the client disconnected, or `close` was called
             writer.transport.abort()
         else:
             writer.close()

@@ -145,7 +145,7 @@ def _insert(root: _Node, request: SharedPrefix) -> None:
     node.latest = request
     for part in request.content.parts:
         child = node.children.pop(part, None) or _Node()
-        node.children[part] = child  # as the latest
+        node.children[part] = child  # moves it to the end: the latest
         node = child
         node.latest = request
     node.ends = request
@@ -188,7 +188,7 @@ def _alike(one: Sequence[object], other: Sequence[object]) -> int:
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
-    while low < high:  # the first half that differs, again and again
+    while low < high:  # binary search
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
             low = middle
@@ -312,18 +312,18 @@ def _reasons(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -
     again = repeated_tokens(shared)
     if shared.repeated >= _WORTH_TELLING:
         computed = "" if again is None else f"; computed again: {again:,}"
-        yield f"behind it {_amount(shared, shared.repeated)} are as before{computed}"
+        yield f"after it, {_amount(shared, shared.repeated)} are unchanged{computed}"
     common = shared.common_tokens
     if shared.cached_tokens is not None and common is not None and shared.cached_tokens + _SLACK < common:
         less = f"{common - shared.cached_tokens:,} tokens less than is in common"
         yield f"the server had {less}: evicted, never cached, or in another replica"
     if shared.cached_tokens is not None and common is not None and shared.cached_tokens >= common + _WORTH_TELLING:
         more = f"{shared.cached_tokens - common:,} tokens more than is in common"
-        yield f"the server had {more}: it keeps answers, too, or had the prompt from elsewhere"
+        yield f"the server had {more}: it caches answers too, or had the prompt from other traffic"
     if shared.settings and shared.difference is not None and shared.difference.kind != "template":
-        yield f"settings that may change what stands around messages differ as well: {', '.join(shared.settings)}"
+        yield f"settings that may change the text around messages differ too: {', '.join(shared.settings)}"
     if shared.content.missing:
-        yield f"not all of the prompt is known: {shared.content.missing}"
+        yield f"part of the prompt is unknown: {shared.content.missing}"
 
 
 def repeated_tokens(shared: SharedPrefix) -> int | None:
@@ -341,15 +341,15 @@ def _difference_line(shared: SharedPrefix, difference: Difference, spell: Callab
         case "same":
             return "the same prompt"
         case "template":
-            return f"the same messages; settings that may change what stands around them differ: {difference.part}"
+            return f"the same messages; settings that may change the text around them differ: {difference.part}"
         case "shorter":
-            return "all of it is the beginning of that one"
+            return "it is a prefix of that one"
         case "order":
-            return "the tools stand in another order"
+            return "the tools are in another order"
         case "new":
             return f"goes on with it: {f'what follows in {part}' if difference.at else part} is new"
         case "place":
-            return f"{difference.now} stands where {difference.before} stood"
+            return f"{difference.now} in place of {difference.before}"
     at = f"token {shared.common + 1:,}" if difference.part == "tokens" else f"character {difference.at + 1:,}"
     what = {"date": ", a date or time", "id": ", an id"}.get(difference.kind, "")
     before, now = _quote(difference.before, spell), _quote(difference.now, spell)

@@ -89,9 +89,9 @@ def parse_target(text: str, api_key: str | None = None) -> Target:
     try:
         port = parts.port or (443 if tls else 80)
     except ValueError as error:
-        raise UsageError("{} is no address of a server: {}".format(*unreadable(text, str(error))), forms) from None
+        raise UsageError("{} is not a server address: {}".format(*unreadable(text, str(error))), forms) from None
     if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
-        raise UsageError("{} is no address of a server: {}".format(*unreadable(text, "it names none")), forms)
+        raise UsageError("{} is not a server address: {}".format(*unreadable(text, "it names no host")), forms)
     return Target(without_query_keys(url), parts.hostname, port, tls, parts.path or "/", shown)
 
 
@@ -135,7 +135,7 @@ class Proxy(ConnectionServer):
         number = self.number()
         link = _Link(number, _Side(reader, writer), self)
         try:
-            with contextlib.suppress(OSError):  # one end has vanished: so shall the other one see it
+            with contextlib.suppress(OSError):  # one end disconnected: abort the other too
                 try:
                     await link.run()
                 finally:
@@ -216,7 +216,7 @@ class _Link:
             if parts := await self._first_parts():
                 await self._converse(parts)
         except _RefusedError as refused:
-            # An answer that is still on its way must not be broken into: then the end says enough.
+            # Do not write into an answer that is still being sent; closing the connection is enough then.
             answer = refusal_answer(self._proxy.policy, refused.head, refused.refusal) if self.tap.idle else b""
             await last_answer(self._client.reader, self._client.writer, answer)
         finally:

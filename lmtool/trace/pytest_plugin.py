@@ -109,7 +109,7 @@ def lmtp_mock(request: pytest.FixtureRequest) -> Iterator[Callable[..., LmtpMock
     many is a miss. Requests that were not recorded are listed in the test's report.
     """
     config = request.config
-    from_option = config.getoption("--lmtp-recordings") is not None  # then from where pytest was started
+    from_option = config.getoption("--lmtp-recordings") is not None  # relative to the folder where pytest was started
     folder = (config.invocation_params.dir if from_option else config.rootpath) / _setting(config, "lmtp_recordings")
     mocks: list[LmtpMock] = []
 
@@ -118,7 +118,7 @@ def lmtp_mock(request: pytest.FixtureRequest) -> Iterator[Callable[..., LmtpMock
         match: MatchMode = "exact",
         on_miss: OnMiss = "error",
         once: bool = False,
-        reuse: bool = True,  # before there was `once`
+        reuse: bool = True,  # older name of `not once`
     ) -> LmtpMock:
         recorded = [one for path in _files(folder, names) for one in _recorded(path)]
         mocks.append(LmtpMock(recorded, match, on_miss, once=once or not reuse).start())

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LONGEST_LINE = 2**26
 """Bytes; a longer line is refused."""
 LARGE_UNPACKED, MOST_UNPACKED = 2**25, 100
-"""Unpacked bytes from which a packed file is refused if it unpacks to this many times its size; a recording that repeats
-one token unpacks to 46 times its size."""
+"""Unpacked bytes from which a packed file is refused if it unpacks to this many times its size; a recording that
+repeats one token unpacks to 46 times its size."""
 MOST_EMPTY, _SHORTEST_EVENT = 2**20, 8
 """Lines that are too short for an event; bytes of the shortest event with its line feed."""
 BLOCK = 2**16
@@ -138,7 +138,7 @@ class TraceReader:
                 file.seek(offset)
                 line = file.readline()
             if not line:
-                raise FileError(f"{self.path} has become shorter while it was read")
+                raise FileError(f"{self.path} became shorter while it was read")
             return lines.read_event(line, self.header.json)
         except (OSError, EOFError, zlib.error, LineError) as error:
             raise FileError(f"{self.path}, byte {offset}: {error}") from None
@@ -190,7 +190,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         """The lines, once. Raises `FileError`."""
-        parts, size = list[bytes](), 0  # of a line that goes on: joined once, when it ends
+        parts, size = list[bytes](), 0  # of an incomplete line; joined once, when it ends
         while data := self._read():
             parts.append(data)
             size += len(data)
@@ -213,7 +213,7 @@ class Lines:
         if size < _SHORTEST_EVENT:
             self._empty += 1
             if self._empty > MOST_EMPTY:
-                raise FileError(f"{self._path}, line {self.number}: more than {MOST_EMPTY} lines hold no event")
+                raise FileError(f"{self._path}, line {self.number}: more than {MOST_EMPTY} lines without an event")
         return line
 
     def _read(self) -> bytes:
@@ -229,7 +229,9 @@ class Lines:
             packed = os.fstat(self._file.fileno()).st_size
             if self._unpacked > packed * MOST_UNPACKED:
                 sentence = f"{self._path}: its {packed} bytes unpack to more than {MOST_UNPACKED} times as many"
-                raise FileError(sentence, "no recording does that; gunzip it if you know where it comes from")
+                raise FileError(
+                    sentence, "recordings do not compress that far; gunzip it if you know where it comes from"
+                )
         if self._copy is not None:
             self._copy.write(data)
         return data
@@ -393,7 +395,7 @@ class Scan:
                         yield self._counted(items)
                         items, begin = [], lines.offset
             except FileError:
-                yield items  # what stands before a line that cannot be read is shown
+                yield items  # show what precedes an unreadable line
                 raise
         yield self._counted(items)
         reader.ending = self._check.ending(lines.torn, hashed=False)

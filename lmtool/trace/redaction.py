@@ -218,7 +218,7 @@ class Redaction:
                 key, streams = frames.stream_key(value.get("stream_id")), self._streams[event.connection]
                 streams[key] = command == "GENERATE" and streams.get(key, True)
             return redact_frame(event, command, self._asked) if self._hides(event.wire()) else event.content
-        if command not in ("TOKEN", "MSG"):  # a message of the unified API, or nothing
+        if command not in ("TOKEN", "MSG"):  # a message of the unified API
             return redact_frame(event, command, partial(self._answered, by_model=True))
         return redact_frame(event, command, partial(self._entries, event.connection, command))
 
@@ -238,7 +238,9 @@ class Redaction:
 
     def _message(self, event: Message) -> Message:
         actions = event.value.get("actions") if event.direction == ">" else None
-        for action in frames.entries_of(actions):  # a model writes its outputs but the status, and what is below them
+        for action in frames.entries_of(
+            actions
+        ):  # a model writes all outputs except `status`, and the nodes below them
             ports = frames.entries_of(action.get("outputs")) if action.get("name") == "GENERATE" else []
             self._outputs[event.connection] |= {str(port.get("id")) for port in ports if port.get("name") != "status"}
         if event.direction == ">" and not self._hides(write_json(event.value, "py")):
@@ -372,7 +374,7 @@ def redact_request(members: Mapping[str, object], mark: Callable[[object], objec
 
 
 def _is_setting(name: str, value: object) -> bool:
-    if name in _KEPT_OF_REQUESTS:  # in a `model` that is no name the unified API has the prompt
+    if name in _KEPT_OF_REQUESTS:  # in the unified API an object `model` holds the prompt
         return name in ("stream_id", "stream_options") or not isinstance(value, dict | list)
     return name not in PROMPT_MEMBERS and (value is None or isinstance(value, bool | int | float))
 

@@ -220,7 +220,9 @@ def _why_not(stream: LmtpExchange) -> str:
 def _as_score(number: int, stream: LmtpExchange) -> Iterator[Event]:
     entries = stream.tokens
     payload: dict[str, object] = {name: value for name, value in stream.payload.items() if name in ("model", *_PROMPTS)}
-    text_mode = {} if isinstance(payload.get("prompt"), list) else {"text": False}  # a server of ids need not know it
+    text_mode = (
+        {} if isinstance(payload.get("prompt"), list) else {"text": False}
+    )  # servers that accept only ids may not know it
     scored = [entry["token"] for entry in entries]
     yield Frame(0.0, ">", 1, JsonText("SCORE", {**payload, "scored": scored, "stream_id": number, **text_mode}, "py"))
     for entry in entries:
@@ -275,7 +277,7 @@ def save_replay(path: Path, header: Header, recorded: Iterable[Event], replayed:
         recorder = Recorder(writer, Redaction((), b""), (lambda i: words.get(i, b"")) if words else None)
         try:
             recorder.record(replayed)
-            writer.close(replayed[-1].time if replayed else 0.0)  # a recorder keeps no trace in which nothing happened
+            writer.close(replayed[-1].time if replayed else 0.0)  # `Recorder.close` would delete a trace without events
         finally:
             recorder.abandon()
 
@@ -292,7 +294,7 @@ async def replay_to_mock(
     notes = [Comparison.note("not verified: what its client sent was redacted", "info", str(one)) for one in lost]
     events = [event for event in events if event.connection not in lost]
     exact = Tolerance(0.0, 0.0, is_redacted=bool(redacted))
-    # The mock server stays as long as clients do, but for sessions that were aborted.
+    # The mock server never closes first, except for aborted sessions.
     sessions = {event.connection for event in events if isinstance(event, Message)}
     events = [event for event in events if event.connection in sessions or not _left_by_server(event)]
     recorded = recorded_requests(events)
@@ -300,7 +302,7 @@ async def replay_to_mock(
     async with mock_server(recorded) as port:
         driver = Driver(parse_target(f"ws://127.0.0.1:{port}/"), replayed.append, timeout=timeout_s)
         trouble = await driver.run(client_actions(events))
-    # What is wrong with the recorded answers themselves is repeated.
+    # Mistakes in the recorded answers are repeated; they are no findings.
     own = {finding for one in compare_replay(events, events, "numbers", exact) for finding in one.findings}
     comparisons = [
         replace(one, findings=tuple(finding for finding in one.findings if finding not in own))
@@ -373,7 +375,7 @@ class _Call:
             self._complete.set()
 
     def _watched(self, told: Watched) -> None:
-        if not self._actual:  # others are expected no more
+        if not self._actual:  # only the first is compared
             self._add({"watch": {"time": told.time, "events": told.events, "lost": told.lost}})
 
     async def _ask(
@@ -453,7 +455,7 @@ def _entry_facts(entry: Mapping[str, object]) -> dict[str, object]:
         facts["top_logprobs"] = {token: value for token, value in top.items() if math.isfinite(value)}
     logprob = facts["logprob"]
     if isinstance(logprob, float) and not math.isfinite(logprob):
-        del facts["logprob"]  # LMTP, LOG-5: handed over as another number
+        del facts["logprob"]  # LMTP, LOG-5: the client delivers another number
     return facts
 
 

@@ -96,7 +96,7 @@ class ServerTap(FrameTap):
     def _frame(self, number: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
         if self._record is not None:
             super().frame(number, direction, frame)
-        else:  # who watches takes it apart
+        else:  # the watcher parses it
             self._hand_on(number, [Frame(self._clock(), direction, number, frame)])
 
     def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:

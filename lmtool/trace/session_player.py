@@ -122,7 +122,7 @@ class SessionPlayer:
         began = asyncio.get_running_loop().time()
         for when, step in zip(due, recorded.steps, strict=True):
             await until(began + when)
-            if step.fragment.id in nodes:  # else it is below an output that is not asked for now
+            if step.fragment.id in nodes:  # otherwise it is below an output that was not requested
                 await _write(nodes, step)
         if recorded.abort is not None:
             raise recorded.abort

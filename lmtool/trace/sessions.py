@@ -128,7 +128,7 @@ class _Replay:
         node = run.record.outputs.get(STATUS_OUTPUT)
         if node is not None and (leaves := _leaves(node)):
             return _status(leaves[0][1])
-        if self.end is None or self.broken:  # what breaks a rule of the protocol is refused for that
+        if self.end is None or self.broken:  # a protocol error was refused for its own reason
             return None
         unfinished = [each for each in self.runs if not each.finished]
         return self.end if run in (unfinished or self.runs[-1:]) else None

@@ -82,7 +82,7 @@ class TraceNode:
         try:
             data = base64.b64decode(told) if isinstance(told, str) else b""  # an object where it was redacted
         except ValueError:
-            return b""  # a trace that others wrote
+            return b""  # written by another program
         self.size += len(data)
         if self.mimetype.startswith("text/") and len(self.text) < PREVIEW:
             self.text = (self.text + data.decode(errors="replace"))[:PREVIEW]
@@ -365,7 +365,7 @@ def prompt_content(started: RequestStarted) -> PromptContent:
     payload = started.payload
     scope = (started.model or "", text_of(payload.get("cache_salt")))
     settings = {name: payload[name] for name in _SETTINGS if payload.get(name) is not None}
-    if not isinstance(settings.get("text"), dict):  # of LMTP it only asks for texts beside ids
+    if not isinstance(settings.get("text"), dict):  # in LMTP it is a boolean: texts in addition to ids
         settings.pop("text", None)
     if any(isinstance(value, dict) and "$redacted" in value for value in payload.values()):
         return PromptContent((), scope, settings, "it was left out of the trace")
@@ -427,7 +427,7 @@ def _messages(payload: Mapping[str, object]) -> Iterator[PromptPart]:
         if not place and role in _SYSTEM:
             yield PromptPart("system", _message(members))
             continue
-        number += 1  # alike in APIs that have the system text beside the messages
+        number += 1  # same numbers in APIs with a separate system text
         yield PromptPart(f"message {number} ({role or '?'})", f"{role}: {_message(members)}")
 
 

@@ -113,7 +113,7 @@ def select(names: Sequence[str], only: Sequence[str]) -> list[RecordingCase]:
     cases = [RecordingCase(name, direction) for name in names for direction in DIRECTIONS]
     selected = [case for case in cases if not only or any(case.matches(pattern) for pattern in only)]
     if not selected:
-        raise UsageError(f"nothing is called {', '.join(only)}" if only else "there is no recording", "see --list")
+        raise UsageError(f"no check is named {', '.join(only)}" if only else "there is no recording", "see --list")
     return selected
 
 
@@ -181,7 +181,7 @@ def _server_for(plan: Plan, case: RecordingCase, header: Header) -> tuple[str, S
     name = header.model.get("name")
     fitting = [one for one in kind if name is None or one.model in (None, name)]
     if not fitting:
-        return f"it is of {name}, which no server under test has", None
+        return f"recorded with model {name}, which no server under test serves", None
     return "", fitting[0]
 
 

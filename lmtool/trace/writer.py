@@ -50,7 +50,7 @@ class TraceWriter:
         self._pending: list[str] = []
         self._lock = threading.Lock()
         self._raw = _create(self.path, overwrite=overwrite, private=private)
-        # A packed file names no time and no name: the same events give the same bytes.
+        # No time and no name in the gzip header: the same events give the same bytes.
         packed = self.path.suffix == ".gz"
         self._packed = gzip.GzipFile("", "wb", fileobj=self._raw, mtime=0) if packed else None
         self._time = 0.0
@@ -120,7 +120,7 @@ class TraceWriter:
 
     def abandon(self) -> None:
         """Close the file without an end record."""
-        with contextlib.suppress(OSError):  # a full disk, which `flush` has told of
+        with contextlib.suppress(OSError):  # a full disk, which `flush` has reported
             if self._packed is not None:
                 self._packed.close()
         with contextlib.suppress(OSError):

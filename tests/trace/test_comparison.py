@@ -36,10 +36,10 @@ def test_missing_and_unexpected_requests_are_told() -> None:
     """A request without its like in the other recording fails, in both directions."""
     other: list[Event] = [generate(0, 1, max_tokens=5), *ONE[1:]]
     assert failures(ONE, other) == [
-        "fail (shape) stream 1/1: no such request in the second: max_tokens: recorded 5, got 32",
+        "fail (shape) stream 1/1: the second trace has no such request: max_tokens: recorded 5, got 32",
         "fail (shape) stream 1/1: this GENERATE was not expected",
     ]
-    assert failures([Frame(0, ">", 1, "x")], [])[0].endswith("there is none of its kind")
+    assert failures([Frame(0, ">", 1, "x")], [])[0].endswith("no request of this kind")
     assert compared(ONE, [])[0].verdict == "fail"
 
 

@@ -93,7 +93,7 @@ def test_a_stream_that_cannot(expression: str) -> None:
         ("| err", "'|' does not fit there"),
         ("!", "something is missing"),
         ("()", "')' does not fit there"),
-        ("/[/", "/[/ is no regular expression"),
+        ("/[/", "/[/ is not a valid regular expression"),
         ('"open', "cannot be read"),
         ("!" * 60 + "err", "nested too deeply"),
         ("x" * (LONGEST + 1), "at most 1000"),

@@ -70,11 +70,11 @@ def test_markdown_has_a_section_a_stream() -> None:
 
 
 def test_a_wire_log_has_the_exact_frames() -> None:
-    """Direction, space, the text that was sent; a comment for what is no line of text, which is read over."""
+    """Direction, space, the text that was sent; a comment for what is not a line of text, which is read over."""
     frames = [e for e in TRACE if isinstance(e, Frame)]
     lines = [f"{f.direction} {f.wire()}\n" for f in frames]
     odd = [Frame(3, "<", 1, b"x"), Frame(3, ">", 1, "a\nb")]
-    note = "# 3.000000 {} of connection 1 is no line of text\n"
+    note = "# 3.000000 {} of connection 1 is not a line of text\n"
     assert list(as_lines(Header(), [*TRACE, *odd])) == [*lines, note.format("<"), note.format(">")]
     left_out: list[int] = []
     assert [e for e in from_wire_log([note, *lines, "Connected"], "py", left_out) if isinstance(e, Frame)]

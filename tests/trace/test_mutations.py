@@ -112,7 +112,7 @@ MUTATIONS: list[tuple[Callable[[Frames], None], Level, Verdict, str]] = [
     (forget_reason, "shape", "fail", "stream 1/1 token 5: expected finish_reason, got none"),
     (never_end, "shape", "fail", "stream 1/2: expected an end (finish_reason or error), got after 12 entries"),
     (cross, "ids", "fail", "stream 1/2 token "),
-    (cross_out, "shape", "fail", "stream 1/77: expected entries of streams that were begun, got "),
+    (cross_out, "shape", "fail", "stream 1/77: expected only entries of started streams, got "),
     (repeat, "ids", "fail", "stream 1/2 token 4: expected token "),
     (end_twice, "shape", "fail", "stream 1/1 token 15: expected nothing after the end, got 1 more entries"),
     (come_late, "shape", "fail", "stream 1/1 token 15: expected nothing after the end, got 1 more entries"),

@@ -196,7 +196,7 @@ class TestIds:
             (192, ""),
             (
                 256,
-                "56 tokens more than is in common: it keeps answers, too, or had the prompt from elsewhere",
+                "56 tokens more than is in common: it caches answers too, or had the prompt from other traffic",
             ),
         ],
     )

@@ -34,12 +34,12 @@ async def record(
         None, "Where to write; .gz packs.", short="-O", shown_default="a name with the date", metavar="FILE"
     ),
     split: Literal["none", "connection"] = option("none", "connection: -O is a folder, one file for each."),
-    redact: str = option("headers", "Leave out headers, prompt, text; with commas.", metavar="LIST"),
+    redact: str = option("headers", "Parts to remove: headers, prompt, text; with commas.", metavar="LIST"),
     tokenizer: str | None = option(None, "Folder or hub name; makes ids readable.", metavar="NAME"),
     title: str | None = option(None, "What the trace shows."),
     note: str | None = option(None, "A remark at its beginning.", metavar="TEXT"),
-    no_time: bool = option(False, "Number events: the same conversation gives the same file."),
-    inspect: bool = option(False, "Show it meanwhile, as lmtool inspect does."),
+    no_time: bool = option(False, "Number events instead of timing them: equal conversations give equal files."),
+    inspect: bool = option(False, "Show it live, as lmtool inspect does."),
     force: bool = FORCE,
 ) -> None:
     """Stand between clients and a server, and record what they say. Ctrl-C ends the recording.

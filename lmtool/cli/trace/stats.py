@@ -25,7 +25,7 @@ def stats(common: Common, file: TraceFile, as_json: bool = option(False, "One JS
     reader, figures = TraceReader(file), TraceFigures()
     try:
         figures.read(Scan(reader))
-    finally:  # also of what stands before a line that cannot be read
+    finally:  # also what precedes an unreadable line
         state = "unreadable" if reader.ending is None else reader.ending.state
         report = {"file": str(file), "state": state, **figures.as_json()}
         if as_json:
