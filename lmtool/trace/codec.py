@@ -236,11 +236,11 @@ def event_from(value: object, style: Style) -> Event:
         raise LineError("not an event; expected an array [time, kind, connection, ...]")
     time, kind, connection, *rest = value
     if type(time) not in (int, float) or not 0 <= time <= 1e12:
-        raise LineError(f"the time is {_shown(time)}; expected seconds, 0 or more")
+        raise LineError(f"the time is {_quoted(time)}; expected seconds, 0 or more")
     if not isinstance(kind, str):
-        raise LineError(f"the kind is {_shown(kind)}; expected a string")
+        raise LineError(f"the kind is {_quoted(kind)}; expected a string")
     if type(connection) is not int or not 0 <= connection < _MOST_CONNECTIONS:
-        raise LineError(f"the connection is {_shown(connection)}; expected an integer, 0 or more")
+        raise LineError(f"the connection is {_quoted(connection)}; expected an integer, 0 or more")
     read = _READERS.get(kind)
     if read is None:
         return Other(float(time), kind, connection, tuple(rest))
@@ -260,7 +260,7 @@ class _Line:
     def part(self, i: int, kind: type[T], called: str) -> T:
         value = self.rest[i] if i < len(self.rest) else None
         if not isinstance(value, kind):
-            raise LineError(f"{self.kind} has {_shown(value)} where {called} is expected")
+            raise LineError(f"{self.kind} has {_quoted(value)} where {called} is expected")
         return value
 
     def facts(self) -> Mapping[str, object]:
@@ -269,7 +269,7 @@ class _Line:
     def member(self, name: str, kind: type[T], called: str) -> T:
         value = self.facts().get(name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise LineError(f"{name} of {self.kind} is {_shown(value)}; expected {called}")
+            raise LineError(f"{name} of {self.kind} is {_quoted(value)}; expected {called}")
         return value
 
     def headers(self) -> Mapping[str, str]:
@@ -285,10 +285,10 @@ class _Line:
         if lead is None:
             return _exact(self.kind, payload)
         if not isinstance(lead, str):
-            raise LineError(f"{self.kind} has {_shown(lead)} where a command or null is expected")
+            raise LineError(f"{self.kind} has {_quoted(lead)} where a command or null is expected")
         style = style_named(more[0]) if more else self.style
         if style is None:
-            raise LineError(f"{self.kind} has {_shown(more[0])} where one of {', '.join(STYLES)} is expected")
+            raise LineError(f"{self.kind} has {_quoted(more[0])} where one of {', '.join(STYLES)} is expected")
         return JsonText(lead, payload, style)
 
 
@@ -298,17 +298,17 @@ def _exact(called: str, value: object) -> str | bytes:
         return value
     digits = value.get("hex") if isinstance(value, dict) else None
     if not isinstance(digits, str):
-        raise LineError(f'{called} has {_shown(value)} where text or {{"hex": ...}} is expected')
+        raise LineError(f'{called} has {_quoted(value)} where text or {{"hex": ...}} is expected')
     try:
         return bytes.fromhex(digits)
     except ValueError:
-        raise LineError(f"{called} has {_shown(digits)} where an even number of hex digits is expected") from None
+        raise LineError(f"{called} has {_quoted(digits)} where an even number of hex digits is expected") from None
 
 
 def _message(line: _Line) -> Event:
     direction = line.part(0, str, "> or <")
     if direction not in {">", "<"}:
-        raise LineError(f"message has {_shown(direction)} where > or < is expected")
+        raise LineError(f"message has {_quoted(direction)} where > or < is expected")
     way: Literal[">", "<"] = ">" if direction == ">" else "<"
     return Message(line.time, way, line.connection, line.part(1, dict, "an object"))
 
@@ -324,12 +324,14 @@ def _vocab(line: _Line) -> Event:
     tokens: dict[int, str | bytes] = {}
     for name, text in line.part(0, dict, "an object of token ids").items():
         if not (name.isascii() and name.isdigit() and len(name) < 20):
-            raise LineError(f"vocab has {_shown(name)} where a token id is expected")
+            raise LineError(f"vocab has {_quoted(name)} where a token id is expected")
         tokens[int(name)] = _exact("vocab", text)
     given = line.rest[1] if len(line.rest) > 1 else None
     names = given.items() if isinstance(given, dict) else ()
-    found = {int(i): name for i, name in names if i.isascii() and i.isdigit() and len(i) < 20 and type(name) is str}
-    return Vocab(line.time, line.connection, tokens, found)
+    known_names = {
+        int(i): name for i, name in names if i.isascii() and i.isdigit() and len(i) < 20 and type(name) is str
+    }
+    return Vocab(line.time, line.connection, tokens, known_names)
 
 
 def _blob(line: _Line) -> Event:
@@ -384,7 +386,7 @@ def _reason(error: Exception) -> str:
     return str(error).removeprefix("JSON is malformed: ")
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = "nothing" if value is None else ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

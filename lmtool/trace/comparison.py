@@ -219,7 +219,8 @@ def _compare_errors(
     expected: Entry, actual: Entry, name: str, position: int, words: Mapping[int, str | bytes]
 ) -> Iterator[Finding]:
     if (expected.get("error") is None) != (actual.get("error") is None):
-        yield Finding("fail", "ids", name, position, f"expected {_told(expected, words)}, got {_told(actual, words)}")
+        sides = _entry_summary(expected, words), _entry_summary(actual, words)
+        yield Finding("fail", "ids", name, position, "expected {}, got {}".format(*sides))
         return
     for member in ("error_code", "retryable"):
         if member in expected:
@@ -258,7 +259,7 @@ def _named(token: object, words: Mapping[int, str | bytes]) -> str:
     return f"{token} {json.dumps(word, ensure_ascii=False) if isinstance(word, str) else f'⟨{word.hex()}⟩'}"
 
 
-def _told(entry: Entry, words: Mapping[int, str | bytes]) -> str:
+def _entry_summary(entry: Entry, words: Mapping[int, str | bytes]) -> str:
     """What an entry brings, in words: a failure, a token, an ending."""
     if entry.get("error") is not None:
         return f"the error {quote(entry['error'])}"
@@ -443,8 +444,8 @@ def compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: 
         if other is None:
             yield Comparison.note("the second trace has no such action", "fail", name, one.kind)
             continue
-        found = differences(one, other, values=level != "shape" and not one.sampled)
-        findings = tuple(Finding("fail", "ids", name, None, sentence) for sentence in found)
+        sentences = differences(one, other, values=level != "shape" and not one.sampled)
+        findings = tuple(Finding("fail", "ids", name, None, sentence) for sentence in sentences)
         yield Comparison(name, one.kind, findings)
 
 

@@ -123,8 +123,8 @@ class ConnectionTap:
         yield from self._unfollowed(time, self.requests, "client")
 
     def _begin_request(self, time: float, head: Head) -> Iterator[Event]:
-        shown = secrets_of(head.headers, head.start[1])
-        self.secrets = shown if len(self.secrets) > MOST_SECRETS else self.secrets | shown
+        secrets = secrets_of(head.headers, head.start[1])
+        self.secrets = secrets if len(self.secrets) > MOST_SECRETS else self.secrets | secrets
         self._pending.append(_RequestRecorder(head, self._without_secrets, self.secrets.update))
         self._responses.methods.append(head.start[0])
         if not self._opened:

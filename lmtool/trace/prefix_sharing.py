@@ -131,13 +131,13 @@ class PrefixSharing:
     def add(self, started: RequestStarted) -> SharedPrefix:
         """Prefix that a request shares with earlier ones."""
         content = prompt_content(started)
-        found = SharedPrefix(started.label, started.time, started.kind, content)
+        shared = SharedPrefix(started.label, started.time, started.kind, content)
         root = self._roots.setdefault(content.scope, _Node())
         if content.parts:
             if root.latest is not None:
-                _compare(found, root)
-            _insert(root, found)
-        return found
+                _compare(shared, root)
+            _insert(root, shared)
+        return shared
 
 
 def _insert(root: _Node, request: SharedPrefix) -> None:
@@ -151,12 +151,12 @@ def _insert(root: _Node, request: SharedPrefix) -> None:
     node.ends = request
 
 
-def _compare(found: SharedPrefix, root: _Node) -> None:
+def _compare(request: SharedPrefix, root: _Node) -> None:
     """Fill in the longest common prefix with the prompts in the tree."""
-    node, parts, depth = root, found.content.parts, 0
+    node, parts, depth = root, request.content.parts, 0
     while depth < len(parts) and (child := node.children.get(parts[depth])) is not None:
         node, depth = child, depth + 1
-    found.common = sum(len(part.text) for part in parts[:depth])
+    request.common = sum(len(part.text) for part in parts[:depth])
     other, inside = node.ends or node.latest, 0
     if depth < len(parts):
         for part, child in list(node.children.items())[-MOST_VARIANTS:]:
@@ -164,16 +164,16 @@ def _compare(found: SharedPrefix, root: _Node) -> None:
             if child.latest is not None and (shared > inside or (not inside and node.ends is None)):
                 other, inside = child.latest, max(shared, inside)
     assert other is not None
-    found.common += inside
-    found.earlier = other
-    was, now = other.content.settings, found.content.settings
-    found.settings = tuple(name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name))
-    found.difference = _difference(other.content.parts, parts, depth, inside)
-    if found.difference.kind == "same" and found.settings:
-        found.difference = Difference("template", ", ".join(found.settings))
-    if found.difference.kind not in ("new", "same", "shorter", "template"):
+    request.common += inside
+    request.earlier = other
+    was, now = other.content.settings, request.content.settings
+    request.settings = tuple(name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name))
+    request.difference = _difference(other.content.parts, parts, depth, inside)
+    if request.difference.kind == "same" and request.settings:
+        request.difference = Difference("template", ", ".join(request.settings))
+    if request.difference.kind not in ("new", "same", "shorter", "template"):
         repeated = _repeated(other.content.parts, parts, depth, inside)
-        found.repeated = min(repeated, found.total - found.common)
+        request.repeated = min(repeated, request.total - request.common)
 
 
 def _common(one: PromptPart, other: PromptPart) -> int:
@@ -231,8 +231,8 @@ def _in_text(name: str, old: str, new: str, at: int) -> Difference:
 def _around(pattern: re.Pattern[str], text: str, at: int) -> str:
     """The match that contains or ends at a position; empty if there is none."""
     start = max(0, at - 40)
-    found = (match for match in pattern.finditer(text, start, at + 60) if match.start() <= at <= match.end())
-    return next((match[0] for match in found), "")
+    matches = (match for match in pattern.finditer(text, start, at + 60) if match.start() <= at <= match.end())
+    return next((match[0] for match in matches), "")
 
 
 def _repeated(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: int, inside: int) -> int:
@@ -262,14 +262,14 @@ def shared_prefixes(events: Iterable[Event]) -> tuple[list[SharedPrefix], Mappin
     Events must hold no references to large values.
     """
     answers, sharing = Answers(stream_of), PrefixSharing()
-    found: list[tuple[SharedPrefix, Stream]] = []
+    pairs: list[tuple[SharedPrefix, Stream]] = []
     for event in events:
         for step in answers.follow(event):
             if isinstance(step, RequestStarted) and step.stream_kind not in ("", "ACT"):
-                found += [(sharing.add(step), step.stream)]
-    for shared, stream in found:
+                pairs += [(sharing.add(step), step.stream)]
+    for shared, stream in pairs:
         shared.usage = stream.usage
-    return [shared for shared, _ in found], answers.vocabulary
+    return [shared for shared, _ in pairs], answers.vocabulary
 
 
 _WORTH_TELLING = 32

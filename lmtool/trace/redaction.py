@@ -300,7 +300,7 @@ def likely_keys(event: Event) -> list[str]:
         text = wire if isinstance(wire, str) else wire.decode("utf-8", "replace")
     else:
         return []
-    return [f"{found[:6]}…{found[-2:]}" for found in _SECRETS.findall(text)]
+    return [f"{key[:6]}…{key[-2:]}" for key in _SECRETS.findall(text)]
 
 
 def without_keys(text: str) -> str:

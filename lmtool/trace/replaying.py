@@ -374,9 +374,9 @@ class _Call:
         if len(self._actual) >= len(self._expected):
             self._complete.set()
 
-    def _watched(self, told: Watched) -> None:
+    def _watched(self, watched: Watched) -> None:
         if not self._actual:  # only the first is compared
-            self._add({"watch": {"time": told.time, "events": told.events, "lost": told.lost}})
+            self._add({"watch": {"time": watched.time, "events": watched.events, "lost": watched.lost}})
 
     async def _ask(
         self, client: LmtpClient, message: ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest

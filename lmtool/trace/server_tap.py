@@ -52,7 +52,7 @@ class ServerTap(FrameTap):
 
     def __init__(self, record: Callable[[int, Iterable[Event]], None] | None, clock: Callable[[], float]) -> None:
         """record: takes all events, as `emit` of `FrameTap`; None records nothing. clock: seconds."""
-        super().__init__(self._hand_on, clock)
+        super().__init__(self._publish, clock)
         self._record = record
         self._traffic = TrafficWatch()
         self._count = 0
@@ -72,16 +72,16 @@ class ServerTap(FrameTap):
         """Send a client the traffic of all other connections; see `lmtp.watching.Traffic`."""
         return self._traffic.watch(self._numbers[connection], notify, self._clock())
 
-    def _hand_on(self, number: int, events: Iterable[Event]) -> None:
-        passing = list(events)
-        for event in passing:
+    def _publish(self, number: int, events: Iterable[Event]) -> None:
+        batch = list(events)
+        for event in batch:
             if isinstance(event, Open):
                 self._traffic.open[event.connection] = event
             elif isinstance(event, Close | Drop):
                 self._traffic.open.pop(number, None)
         if self._record is not None:
-            self._record(number, passing)
-        self._traffic.emit(number, passing)
+            self._record(number, batch)
+        self._traffic.emit(number, batch)
 
     def opened(self, connection: int, agent: str) -> None:
         """Record the start of an LMTP connection."""
@@ -97,7 +97,7 @@ class ServerTap(FrameTap):
         if self._record is not None:
             super().frame(number, direction, frame)
         else:  # the watcher parses it
-            self._hand_on(number, [Frame(self._clock(), direction, number, frame)])
+            self._publish(number, [Frame(self._clock(), direction, number, frame)])
 
     def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
         """Record the end of an LMTP connection."""
@@ -105,7 +105,7 @@ class ServerTap(FrameTap):
 
     def sessions(self) -> SessionTap:
         """Tap for Evergreen sessions."""
-        return SessionTap(self._next, self._hand_on, self._clock, lambda: self.active)
+        return SessionTap(self._next, self._publish, self._clock, lambda: self.active)
 
     def upstream(self) -> UpstreamTap | None:
         """Tap for a gateway's calls to providers; None without a recording, since WATCH does not show them."""

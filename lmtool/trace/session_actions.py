@@ -54,13 +54,13 @@ class SessionActions(Generic[S]):
 
     def follow(self, event: Message) -> list[StreamEvent]:
         """Stream events of a message: a client's actions start streams, texts of the server are their output."""
-        found: list[StreamEvent] = []
+        steps: list[StreamEvent] = []
         actions = frames.entries_of(event.value.get("actions")) if event.direction == ">" else []
         for action in actions:
-            found += self._action(event, action)
+            steps += self._action(event, action)
         for fragment in event.fragments():
-            found += self._fragment(event, fragment)
-        return found
+            steps += self._fragment(event, fragment)
+        return steps
 
     def _action(self, event: Message, action: Mapping[str, object]) -> list[StreamEvent]:
         self._count += 1

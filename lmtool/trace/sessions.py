@@ -170,13 +170,13 @@ class _Replay:
 
     def _below(self, roots: Iterable[str]) -> Iterable[tuple[float, int, NodeFragment]]:
         """Fragments of these nodes and of all nodes below them."""
-        stack, found = list(roots), set(roots)
+        stack, seen = list(roots), set(roots)
         while stack:
             for each in self.fragments.get(stack.pop(), ()):
                 yield each
                 fragment = each[2]
-                stack += [child for child in dict.fromkeys(fragment.child_ids) if child not in found]
-                found.update(fragment.child_ids)
+                stack += [child for child in dict.fromkeys(fragment.child_ids) if child not in seen]
+                seen.update(fragment.child_ids)
 
 
 def session_actions(events: Iterable[Event]) -> list[SessionAction]:
@@ -214,14 +214,14 @@ def _value(node: Node) -> object:
     """Each leaf of a node, with its mime type and role."""
     if not node.complete:
         return INCOMPLETE
-    cursor, found = LeafCursor(node), []
+    cursor, leaves = LeafCursor(node), []
     while (leaf := cursor.advance()) is not None:
         kind, role = ("", "") if leaf.metadata is None else (leaf.metadata.mimetype, leaf.metadata.role)
         uris = [{"ref": piece.uri} for piece in leaf.pieces if isinstance(piece, Reference)]
         data = decoded(b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes)))
         joined = data if isinstance(data, str) else {"base64": base64.b64encode(data).decode()}
-        found.append([kind, role, joined, *uris])
-    return found
+        leaves.append([kind, role, joined, *uris])
+    return leaves
 
 
 def _status(data: bytes) -> Abort | None:
@@ -240,20 +240,20 @@ def differences(expected: SessionAction, actual: SessionAction, *, values: bool)
 
     values: also compare the bytes of leaves, except JSON.
     """
-    found = []
+    sentences = []
     for name, leaves in expected.outputs.items():
         again = actual.outputs.get(name)
         if (leaves is None) != (again is None):
             was, now = ("open" if one is None else "complete" for one in (leaves, again))
-            found.append(f"output {name}: expected it {was}, it is {now}")
+            sentences.append(f"output {name}: expected it {was}, it is {now}")
         elif leaves is not None and again is not None:
             types = [[kind for kind, _ in each] for each in (leaves, again)]
             texts = [[data for kind, data in each if kind != _JSON] for each in (leaves, again)]
             if types[0] != types[1]:
-                found.append(f"output {name}: expected leaves of {_shown(types[0])}, got {_shown(types[1])}")
+                sentences.append(f"output {name}: expected leaves of {_quoted(types[0])}, got {_quoted(types[1])}")
             elif values and texts[0] != texts[1]:
-                found.append(f"output {name}: expected {_shown(texts[0])}, got {_shown(texts[1])}")
-    return found
+                sentences.append(f"output {name}: expected {_quoted(texts[0])}, got {_quoted(texts[1])}")
+    return sentences
 
 
 def _message(event: Message) -> SessionMessage:
@@ -266,11 +266,11 @@ def _message(event: Message) -> SessionMessage:
 def _leaves(node: Node) -> tuple[tuple[str, bytes], ...] | None:
     if not node.complete:
         return None
-    cursor, found = LeafCursor(node), []
+    cursor, leaves = LeafCursor(node), []
     while (leaf := cursor.advance()) is not None:
         kind = leaf.metadata.mimetype if leaf.metadata is not None else ""
-        found.append((kind, b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes))))
-    return tuple(found)
+        leaves.append((kind, b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes))))
+    return tuple(leaves)
 
 
 def _is_sampled(record: ActionRecord) -> bool:
@@ -284,6 +284,6 @@ def _is_sampled(record: ActionRecord) -> bool:
     return isinstance(temperature, int | float) and temperature > 0 and options.get("seed") is None
 
 
-def _shown(values: object) -> str:
+def _quoted(values: object) -> str:
     text = ascii(values)
     return text if len(text) <= 100 else f"{text[:97]}..."

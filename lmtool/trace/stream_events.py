@@ -78,9 +78,9 @@ class TraceNode:
         metadata = chunk.get("metadata")
         if isinstance(metadata, dict) and not self.mimetype:
             self.mimetype, self.role = str(metadata.get("mimetype", "")), str(metadata.get("role", ""))
-        told = chunk.get("data")
+        encoded = chunk.get("data")
         try:
-            data = base64.b64decode(told) if isinstance(told, str) else b""  # an object where it was redacted
+            data = base64.b64decode(encoded) if isinstance(encoded, str) else b""  # an object where it was redacted
         except ValueError:
             return b""  # written by another program
         self.size += len(data)
@@ -418,8 +418,8 @@ def _tool(tool: Mapping[str, object]) -> PromptPart:
 
 
 def _messages(payload: Mapping[str, object]) -> Iterator[PromptPart]:
-    found = next((payload[name] for name in ("messages", "input", "message") if payload.get(name) is not None), None)
-    messages = found if isinstance(found, list) else [] if found is None else [{"role": "user", "content": found}]
+    value = next((payload[name] for name in ("messages", "input", "message") if payload.get(name) is not None), None)
+    messages = value if isinstance(value, list) else [] if value is None else [{"role": "user", "content": value}]
     number = 0
     for place, message in enumerate(messages):
         members = object_of(message)
