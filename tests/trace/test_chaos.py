@@ -83,5 +83,5 @@ def test_troubles_are_named() -> None:
     """Names with commas, or all; an unknown one is refused."""
     assert parse_chaos("cut, batch") == ("batch", "cut")
     assert parse_chaos("all") == TROUBLES
-    with pytest.raises(UsageError, match="knows no 'fire'"):
+    with pytest.raises(UsageError, match="unknown fault 'fire'"):
         parse_chaos("fire")

@@ -93,7 +93,7 @@ def test_a_wire_log_without_frames_is_refused(event: Event) -> None:
 @pytest.mark.parametrize("lines", [[], ["{"], ["interactions:", "- request:"], ['{"resourceSpans": []}']])
 def test_a_file_of_another_kind_is_no_wire_log(lines: list[str]) -> None:
     """Where no line is a frame, the reason quotes the first."""
-    with pytest.raises(FileError, match=f"none of its lines is a frame: {'line 1 is' if lines else 'it is empty'}"):
+    with pytest.raises(FileError, match=f"no line is a frame: {'line 1 is' if lines else 'it is empty'}"):
         list(from_wire_log(lines, "py"))
 
 

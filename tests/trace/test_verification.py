@@ -78,7 +78,7 @@ class TestCases:
             "hello[mock]", "hello[drive]", "other[mock]", "other[drive]",
         ]  # fmt: skip
         assert select(["hello", "other"], ["hello[drive]"]) == [CASE]
-        with pytest.raises(UsageError, match="nothing is called x"):
+        with pytest.raises(UsageError, match="no check is named x"):
             select(["hello"], ["x"])
         with pytest.raises(UsageError, match="there is no recording"):
             select([], [])
@@ -91,7 +91,7 @@ class TestCheck:
         ("header", "servers", "reason"),
         [
             (Header(), (), "no server was named"),
-            (Header(model={"name": "other"}), (NOBODY,), "it is of other, which no server under test has"),
+            (Header(model={"name": "other"}), (NOBODY,), "recorded with model other, which no server under test serves"),
             (
                 Header(transport={"kind": "http"}),
                 (NOBODY,),
