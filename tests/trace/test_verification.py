@@ -91,7 +91,11 @@ class TestCheck:
         ("header", "servers", "reason"),
         [
             (Header(), (), "no server was named"),
-            (Header(model={"name": "other"}), (NOBODY,), "recorded with model other, which no server under test serves"),
+            (
+                Header(model={"name": "other"}),
+                (NOBODY,),
+                "recorded with model other, which no server under test serves",
+            ),
             (
                 Header(transport={"kind": "http"}),
                 (NOBODY,),
