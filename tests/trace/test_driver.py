@@ -124,7 +124,7 @@ async def test_what_does_not_come_is_told() -> None:
     recorded: list[Event] = [generate(0), tokens(1, token(7)), generate(2, 2), tokens(3, token(7, 2))]
     async with listening(behave) as url:
         _, trouble = await drive(recorded, url, timeout=0.1)
-    assert trouble == "TOKEN 1 on connection 1 has fewer answers than recorded"
+    assert trouble == "TOKEN 1 on connection 1: fewer answers than recorded"
     assert len(received) == 2
 
 
