@@ -25,16 +25,14 @@ from lmtool.terminal.tui.event_store import EventStore, TraceFile
 from lmtool.terminal.tui.measures import Measures, TokenFacts, TokenFilter, load_selection
 from lmtool.terminal.tui.plain import PlainLines
 from lmtool.trace.answers import Answers
-from lmtool.trace.comparison import compare
+from lmtool.trace.codec import Header
+from lmtool.trace.comparison import Tolerance, compare
 from lmtool.trace.connection_tap import ResponseRecorder
-from lmtool.trace.content import JsonText
 from lmtool.trace.description import describe, line_of
-from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request, Response, Vocab
+from lmtool.trace.events import Close, Drop, Frame, JsonText, Open, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import LmtpExchange, exchanges
 from lmtool.trace.filter import parse
 from lmtool.trace.formats import as_csv
-from lmtool.trace.header import Header
 from lmtool.trace.http_stream import Head
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.statistics import TraceFigures

@@ -18,9 +18,8 @@ def why(
     """
     import json
 
-    from lmtool.trace.prefix_sharing import shared_prefixes
-    from lmtool.trace.prefix_words import as_json as as_object
-    from lmtool.trace.prefix_words import sentences, summary
+    from lmtool.trace.prefix_sharing import as_json as as_object
+    from lmtool.trace.prefix_sharing import sentences, shared_prefixes, summary
     from lmtool.trace.reader import TraceReader
 
     out, reader = common.output(), TraceReader(file)

@@ -123,8 +123,8 @@ class _Run:
         if self.config.record is None:
             yield None
             return
-        from lmtool.trace.header import Header
-        from lmtool.trace.record_session import record_session
+        from lmtool.trace.codec import Header
+        from lmtool.trace.recorder import record_session
 
         name = self.config.service.models.main
         kind = "stdio" if self.config.listen is None else "websocket"

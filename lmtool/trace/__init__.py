@@ -1,1 +1,1 @@
-"""Recorded conversations: header, events, lines, reader, writer, recorder and proxy of the `lmtp_trace` format."""
+"""Recorded conversations: the `lmtp_trace` format, recording, replay, comparison and export."""

@@ -1,28 +1,35 @@
-"""What the events of a trace mean: requests, and the outputs that answer them, stream by stream, in any protocol.
+"""Streams of a trace: requests and the outputs that answer them, in every protocol.
 
-The one place that folds answers into streams; counting, filtering, display and comparison read them here. It parses
-nothing: LMTP frames are read by `lmtp.frames`, bodies of HTTP answers by `providers`.
+The only place that assembles answers into streams; statistics, filters, views and comparison use it. It parses nothing:
+LMTP frames are read by `lmtp.frames`, HTTP answers by `providers`.
 """
 
 from __future__ import annotations
 
 import codecs
+import json
 from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import structs
 
 from lmtool.protocol.lmtp import frames
-from lmtool.protocol.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.protocol.providers.answer_events import (
+    AnswerFailed,
+    ChoiceFinished,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    counted_tokens,
+)
 from lmtool.protocol.providers.answer_reader import AnswerReader, api_of
 from lmtool.protocol.providers.body_parts import form_of, leads_data
-from lmtool.protocol.providers.unified import ATTEMPTS, MEMBER
-from lmtool.trace.chat_socket import ChatSocket, attempts_of, error_of, message_of
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Close, Done, Drop, Frame, Message, Piece, Request, Response, Vocab
+from lmtool.protocol.providers.unified import ATTEMPTS, MEMBER, attempts_line
+from lmtool.trace.codec import reference
+from lmtool.trace.events import Close, Done, Drop, Frame, JsonText, Message, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import RequestTable
-from lmtool.trace.http_outputs import HttpRequest
-from lmtool.trace.large_values import reference
 from lmtool.trace.session_actions import SessionActions
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
 
@@ -44,59 +51,56 @@ class Answers(Generic[S]):
     """Follows the events of one trace; call `follow` with each, in order."""
 
     def __init__(self, new_stream: Callable[[RequestStarted, int, int], S]) -> None:
-        """new_stream: makes the stream of a request, of this index and choice; see `stream_events.stream_of`."""
+        """new_stream: makes the stream of a request, given its index and choice; see `stream_events.stream_of`."""
         self._new_stream = new_stream
         self._streams = 0
         self.vocabulary: dict[int, str | bytes] = {}
-        """What token ids mean, as far as the trace has explained them by now."""
+        """Text of each token id that the trace has explained so far."""
         self.names: dict[int, str] = {}
-        """What special tokens are called, which add no text."""
+        """Names of special tokens, which add no text."""
         self.lmtp: defaultdict[int, RequestTable[S]] = defaultdict(RequestTable)
-        """By connection."""
+        """Open LMTP requests, by connection."""
         self._http: defaultdict[int, deque[HttpRequest[S]]] = defaultdict(deque)
         self._http_count: defaultdict[int, int] = defaultdict(int)
         self._sessions: defaultdict[int, SessionActions[S]] = defaultdict(lambda: SessionActions(self._start))
-        """Of Evergreen, by connection."""
-        self._chat_sockets: defaultdict[int, ChatSocket[HttpRequest[S]]] = defaultdict(ChatSocket)
-        """Of the unified API, by connection."""
+        """Evergreen sessions, by connection."""
+        self._chats: defaultdict[int, dict[str, list[HttpRequest[S]]]] = defaultdict(dict)
+        """Unanswered requests on WebSockets of the unified API, by connection and id.
+
+        A second request with the id of a running stream is refused; it stays here until the refusal.
+        """
 
     def follow(self, event: Event) -> Sequence[StreamEvent]:
-        """What an event means for streams."""
-        if isinstance(event, Frame):
-            return self._frame(event)
-        if isinstance(event, Piece):
-            return self._piece(event)
-        if isinstance(event, Message):
-            return self._sessions[event.connection].follow(event)
-        if isinstance(event, Request):
-            return [self._http_request(event)]
-        if isinstance(event, Done):
-            return self._done(event)
-        if isinstance(event, Close | Drop):
-            return self._end_connection(event)
-        self._note(event)
+        """Stream events that an event causes, in order."""
+        match event:
+            case Frame():
+                if message := message_of(event):
+                    return self._chat_frame(event, message)
+                return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
+            case Piece():
+                return self._piece(event)
+            case Message():
+                return self._sessions[event.connection].follow(event)
+            case Request():
+                return [self._http_request(event)]
+            case Done():
+                return self._done(event)
+            case Close() | Drop():
+                return self._end_connection(event)
+            case Response():
+                self._response(event)
+            case Vocab():
+                self.vocabulary.update(event.tokens)
+                self.names.update(event.names)
         return ()
 
-    def _note(self, event: Event) -> None:
-        """Take in what matters to later events alone."""
-        if isinstance(event, Response):
-            self._response(event)
-        elif isinstance(event, Vocab):
-            self.vocabulary.update(event.tokens)
-            self.names.update(event.names)
-
-    def _frame(self, event: Frame) -> Sequence[StreamEvent]:
-        if message := message_of(event):
-            return self._chat_frame(event, message)
-        return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
-
     def text_of(self, output: OutputEvent) -> str | None:
-        """The text of a token on its own, for people: bytes inside a character as `⟨f0 9f⟩`; None if unknown."""
+        """Text of one token, for display: bytes inside a character as `⟨f0 9f⟩`; None if unknown."""
         text = output.text if output.token is None else self.vocabulary.get(output.token, output.text)
         return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
 
     def text_of_id(self, token: int) -> str | None:
-        """The text of a token id, such as one of a prompt."""
+        """Text of a token id, for example of a prompt; None if unknown."""
         text = self.vocabulary.get(token)
         return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
 
@@ -114,19 +118,15 @@ class Answers(Generic[S]):
         command, value, _ = event.parse()
         if command not in ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "WATCH"):
             return ()
-        return [self._lmtp_request(event.time, event.connection, command, _object(value))]
-
-    def _lmtp_request(
-        self, time: float, connection: int, command: str, payload: Mapping[str, object]
-    ) -> RequestStarted:
+        payload = _object(value)
         key = frames.stream_key(payload.get("stream_id"))
-        label = f"{connection}/{frames.stream_name(key)}"
-        started = RequestStarted(time, connection, label, command, payload)
-        self.lmtp[connection].add(command, key, self._start(started))
-        return started
+        label = f"{event.connection}/{frames.stream_name(key)}"
+        started = RequestStarted(event.time, event.connection, label, command, payload)
+        self.lmtp[event.connection].add(command, key, self._start(started))
+        return [started]
 
     def start_unannounced(self, time: float, connection: int, key: Key) -> None:
-        """Begin a stream for tokens that no request announced: a recording may begin in the middle."""
+        """Start a stream for tokens without a recorded request: a recording may start in the middle."""
         started = RequestStarted(
             time, connection, f"{connection}/{frames.stream_name(key)}", "GENERATE", {}, has_request=False
         )
@@ -153,7 +153,7 @@ class Answers(Generic[S]):
         return outputs
 
     def owners(self, time: float, connection: int, entries: Iterable[TokenEntry]) -> list[S]:
-        """The stream of each entry of a TOKEN, in order; those that end with it are over."""
+        """Stream of each entry of a TOKEN, in order; streams whose last entry is among them are ended."""
         table, streams = self.lmtp[connection], list[S]()
         for entry in entries:
             if entry.stream_id not in table.holders:
@@ -167,13 +167,13 @@ class Answers(Generic[S]):
         return streams
 
     def end(self, connection: int, stream: S, time: float, entry: TokenEntry) -> None:
-        """The stream of an entry is over."""
+        """End the stream of an entry."""
         stream.end(time, entry.finish_reason, entry.error)
         stream.attempts = entry.attempts
         self.lmtp[connection].end(entry.stream_id)
 
     def _messages(self, event: Frame, entries: list[Entry]) -> Iterator[StreamEvent]:
-        """What a server says beside tokens: the answers to questions, and requests that failed."""
+        """Outputs of MSG entries: answers to requests other than streams, and failed requests."""
         table = self.lmtp[event.connection]
         for entry in entries:
             self._learn_names(entry.get("model_info"))
@@ -189,7 +189,7 @@ class Answers(Generic[S]):
                 yield OutputEvent(event.time, stream, error=error)
 
     def _learn_names(self, info: object) -> None:
-        """Names of the ids that begin and end texts, where a vocabulary does not name them."""
+        """Name the ids that begin and end texts, unless a vocabulary names them."""
         members = info if isinstance(info, dict) else {}
         ends, bos = members.get("eos_token_ids"), members.get("bos_token_id")
         named = {bos: "<|bos|>", **dict.fromkeys(ends if isinstance(ends, list) else (), "<|eos|>")}
@@ -268,19 +268,25 @@ class Answers(Generic[S]):
     # The unified API's WebSocket.
 
     def _chat_frame(self, event: Frame, message: Mapping[str, object]) -> list[StreamEvent]:
-        socket = self._chat_sockets[event.connection]
-        request = None if event.direction == ">" else socket.owner(message)
-        found: list[StreamEvent] = []
-        if request is None:
-            started = socket.started(event, message)
+        is_request, chat_id, chats = event.direction == ">", str(message["id"]), self._chats[event.connection]
+        waiting = chats.setdefault(chat_id, [])
+        request = None if is_request or not waiting else waiting[-1 if "error" in message else 0]
+        steps: list[StreamEvent] = []
+        if request is None:  # a request, or the answer to one that the trace lacks
+            label, payload = f"{event.connection}/{chat_id}", message if is_request else {}
+            started = RequestStarted(
+                event.time, event.connection, label, "chatStream", payload, "unified", has_request=is_request
+            )
             request = HttpRequest(started, {0: self._start(started)}, AnswerReader("unified", "whole"))
-            socket.add(message, request)
-            found += [started] if started.has_request else []
-        if event.direction == "<":
-            found += self._chat_answer(event.time, request, message)
+            waiting.append(request)
+            steps += [started] if is_request else []
+        if not is_request:
+            steps += self._chat_answer(event.time, request, message)
             if all(stream.ended is not None for stream in request.choices.values()):
-                socket.remove(message, request)
-        return found
+                waiting.remove(request)
+                if not waiting:
+                    del chats[chat_id]
+        return steps
 
     def _chat_answer(
         self, time: float, request: HttpRequest[S], message: Mapping[str, object]
@@ -300,9 +306,8 @@ class Answers(Generic[S]):
         for request in self._http.pop(event.connection, ()):
             outputs += _end_all(request.choices.values(), event.time, request.http_error, CONNECTION_ENDED)
         self._http_count.pop(event.connection, None)
-        if (socket := self._chat_sockets.pop(event.connection, None)) is not None:
-            for request in socket.requests():
-                outputs += _end_all(request.choices.values(), event.time, "", CONNECTION_ENDED)
+        for request in chain.from_iterable(self._chats.pop(event.connection, {}).values()):
+            outputs += _end_all(request.choices.values(), event.time, "", CONNECTION_ENDED)
         if (session := self._sessions.pop(event.connection, None)) is not None:
             reason = event.reason if isinstance(event, Close) else ""
             outputs += _end_all(session.open_streams(), event.time, reason, CONNECTION_ENDED)
@@ -319,7 +324,7 @@ def _reader(stream: Stream, piece: Piece) -> AnswerReader:
 
 
 def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
-    """What a piece brings; its JSON is not read again where it is all that a part consists of."""
+    """Answer events of a piece. Its parsed JSON is used directly if the piece is exactly one part of the answer."""
     content = piece.content
     if not isinstance(content, JsonText) or not reader.between_parts:
         return reader.feed(piece.wire())
@@ -328,7 +333,7 @@ def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
 
 
 def _finish(outputs: list[StreamEvent], ending: OutputEvent) -> None:
-    """Put an ending to the stream's last output if that came with it."""
+    """Add an ending, merged into the stream's last output if both came together."""
     last = outputs[-1] if outputs else None
     if isinstance(last, OutputEvent) and last.stream is ending.stream and not last.last:
         outputs[-1] = structs.replace(last, finish_reason=ending.finish_reason)
@@ -337,7 +342,7 @@ def _finish(outputs: list[StreamEvent], ending: OutputEvent) -> None:
 
 
 def _end_all(streams: Iterable[Stream], time: float, error: str, cut: str = "") -> list[StreamEvent]:
-    """End the streams that have not: by an error, or, where there is none, because they were cut off."""
+    """End the streams that are open: with an error, or otherwise as cut."""
     outputs: list[StreamEvent] = []
     for stream in streams:
         if stream.ended is None and stream.index >= 0:
@@ -347,10 +352,10 @@ def _end_all(streams: Iterable[Stream], time: float, error: str, cut: str = "") 
 
 
 def alternatives_in(events: Sequence[Event], stream: Stream) -> list[tuple[Alternative, ...]]:
-    """What might have been chosen in place of each token that the last of these events brings, best first.
+    """Alternatives of each token that the last of these events brings, best first.
 
-    stream: any of those that it brings tokens of. The events before the last may hold the beginning of what it
-    completes. Over HTTP, pieces of text whose tokens are not known are left out.
+    stream: any stream with tokens in that event. The earlier events may hold the start of a part that it completes.
+    Over HTTP, pieces of text without known tokens are left out.
     """
     last = events[-1]
     if isinstance(last, Frame):
@@ -369,15 +374,15 @@ def alternatives_in(events: Sequence[Event], stream: Stream) -> list[tuple[Alter
 
 
 class StreamText:
-    """The text of one stream; a character is shown once it is whole."""
+    """Text of one stream, decoded incrementally: a character appears once all its bytes have arrived."""
 
     def __init__(self, vocabulary: Mapping[int, str | bytes]) -> None:
-        """vocabulary: what ids mean; it may grow."""
+        """vocabulary: text of token ids; may grow."""
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, output: OutputEvent) -> str:
-        """The text that an output completes; `⟨#7⟩` for an id whose text the trace does not tell."""
+        """Text that an output completes; `⟨#7⟩` for an id that the trace does not explain."""
         piece = output.text
         if piece is None and output.token is not None:
             piece = self._vocabulary.get(output.token, f"⟨#{output.token}⟩")
@@ -385,3 +390,88 @@ class StreamText:
             return piece
         data = piece.encode(errors="replace") if isinstance(piece, str) else piece or b""
         return self._decoder.decode(data, final=output.last)
+
+
+@dataclass(slots=True)
+class HttpRequest(Generic[S]):
+    """An HTTP request without a complete answer."""
+
+    started: RequestStarted
+    choices: dict[int, S] = field(default_factory=dict)
+    """Streams by choice; empty for a request that generates nothing."""
+    reader: AnswerReader | None = None
+    http_error: str = ""
+    """Status of an error response."""
+    choices_with_tokens: set[int] = field(default_factory=set)
+    """Choices whose tokens came with logprobs: their further text repeats these tokens."""
+    tools: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Names of called tools, by choice and number of the call."""
+    calls_with_tokens: set[tuple[int, int]] = field(default_factory=set)
+    """Calls whose tokens came with logprobs."""
+    without_text: bool = False
+    """True if the latest tokens came without text: they belong to the tool call whose delta follows."""
+
+    def text_outputs(self, time: float, stream: S, event: TextDelta) -> list[OutputEvent]:
+        """Outputs of a text delta: its tokens, or the text as one piece."""
+        is_piece = not event.tokens
+        self.without_text = not event.text
+        return [
+            OutputEvent(
+                time,
+                stream,
+                text=token.piece,
+                logprob=token.logprob,
+                is_piece=is_piece,
+                is_thought=event.kind == "reasoning",
+                top=None if is_piece else token,
+            )
+            for token in counted_tokens(event, self.choices_with_tokens)
+        ]
+
+    def add_call(self, time: float, stream: S, event: ToolCallDelta, outputs: list[StreamEvent]) -> None:
+        """Add a tool call delta to the outputs of its chunk: the tool's name, then its arguments.
+
+        Tokens without text in the same chunk belong to this call; then its text is theirs and is not added again.
+        """
+        key = (event.choice, event.index)
+        tool = self.tools[key] = event.name or self.tools.get(key, "")
+        for place, output in enumerate(outputs):
+            if isinstance(output, OutputEvent) and output.stream is stream and self._is_of_call(output):
+                outputs[place] = structs.replace(output, call=event.index, tool=tool)
+                self.calls_with_tokens.add(key)
+        if key in self.calls_with_tokens:
+            return
+        texts = ((event.name or "", True), (event.arguments, False))
+        outputs += [
+            OutputEvent(time, stream, text=text, is_piece=True, call=event.index, tool=tool, is_tool_name=is_name)
+            for text, is_name in texts
+            if text
+        ]
+
+    def _is_of_call(self, output: OutputEvent) -> bool:
+        """True if an output of the current chunk is a token of the tool call in that chunk."""
+        return self.without_text and bool(output.top) and not output.is_thought and output.call is None
+
+
+def message_of(event: Frame) -> Mapping[str, object]:
+    """JSON object with an id in a frame of the unified API; empty for any other frame, such as one of LMTP."""
+    text = event.content
+    if not isinstance(text, str | bytes) or text[:1] not in ("{", b"{"):
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) and isinstance(value.get("id"), str) else {}
+
+
+def error_of(message: Mapping[str, object]) -> str | None:
+    """Reason a stream failed; None for any other message."""
+    error = message.get("error")
+    return str(error.get("message") or "the stream failed") if isinstance(error, dict) else None
+
+
+def attempts_of(message: Mapping[str, object]) -> str:
+    """Attempts of a gateway from a stream's last message, formatted like `x-lmtool-attempts`; otherwise empty."""
+    content = message.get("error" if "error" in message else "chunk")
+    return attempts_line(content.get("attempts")) if isinstance(content, dict) else ""

@@ -1,21 +1,24 @@
-"""Lines of a trace to events and back (FORMAT.md)."""
+"""The trace file format (FORMAT.md): header, lines to events and back, and large values kept once as blobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+import hashlib
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from lmtool.trace.content import STYLES, Content, JsonText, style_named, write_json
 from lmtool.trace.events import (
+    STYLES,
     Blob,
     Close,
+    Content,
     Done,
     Drop,
     End,
     Event,
     Frame,
+    JsonText,
     Message,
     Open,
     Other,
@@ -26,13 +29,103 @@ from lmtool.trace.events import (
     Stat,
     Turn,
     Vocab,
+    style_named,
+    write_json,
 )
-from lmtool.trace.header import Header, HeaderError, from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from lmtool.trace.content import Style
+    from lmtool.trace.events import Style
+
+VERSION = 1
+"""Version of the format; readers refuse any other."""
+
+Times: TypeAlias = Literal["measured", "numbered"]
+
+
+class HeaderError(ValueError):
+    """The first line is not a valid header; the message gives the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Header of a trace (FORMAT.md, "Header"). Every field is optional."""
+
+    created: str | None = None
+    """UTC, such as `2026-11-20T22:00:00Z`."""
+    by: str | None = None
+    """Program that wrote the file."""
+    at: str | None = None
+    """Where the recorder sat: `proxy`, `server` or `client`."""
+    title: str | None = None
+    transport: Mapping[str, object] = field(default_factory=dict)
+    """`kind` (`websocket`, `http`, `stdio`), `path`, `max_frame` in bytes."""
+    model: Mapping[str, object] = field(default_factory=dict)
+    """`name`, `vocab_size`, `eos`, `tokenizer`."""
+    run: Mapping[str, object] = field(default_factory=dict)
+    """`device`, `dtype`, `seed`."""
+    json: Style = "py"
+    """Style of parsed content that does not name its own."""
+    times: Times = "measured"
+    """`numbered`: times are event numbers / 1000 and have no meaning."""
+    redacted: tuple[str, ...] = ()
+    """Parts that were removed: `headers`, `prompt`, `text`."""
+    verify: Mapping[str, object] = field(default_factory=dict)
+    """Comparison settings: `level`, `tol_logprob`, ..."""
+    covers: tuple[str, ...] = ()
+    """Ids of the specification's rules that this trace demonstrates."""
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Unknown members, kept unchanged."""
+
+
+_KNOWN = {f.name for f in fields(Header)} - {"extra"}
+_EMPTY = Header()
+
+
+def to_json(header: Header) -> dict[str, object]:
+    """Header as a JSON object. Empty fields are left out, except for the style."""
+    value: dict[str, object] = {"lmtp_trace": VERSION}
+    for f in fields(Header):
+        if f.name == "json" or (f.name != "extra" and getattr(header, f.name) != getattr(_EMPTY, f.name)):
+            value[f.name] = getattr(header, f.name)
+    return {**value, **header.extra}
+
+
+def from_json(value: object) -> Header:
+    """Header from the JSON of the first line. Raises `HeaderError`."""
+    if not isinstance(value, dict) or "lmtp_trace" not in value:
+        raise HeaderError('the first line is not a trace header ({"lmtp_trace": 1, ...})')
+    version = value["lmtp_trace"]
+    if type(version) is not int:
+        raise HeaderError(f"lmtp_trace is {version!r}; expected the version as an integer")
+    if version != VERSION:
+        raise HeaderError(f"the trace is of version {version}; this lmtool reads version {VERSION}")
+    known = {name: _checked(name, member) for name, member in value.items() if name in _KNOWN and member is not None}
+    extra = {name: member for name, member in value.items() if name not in _KNOWN and name != "lmtp_trace"}
+    return Header(**known, extra=extra)  # type: ignore[arg-type] # each member was checked against its field
+
+
+def _checked(name: str, member: object) -> object:
+    if name in ("transport", "model", "run", "verify"):
+        return _expect(name, member, isinstance(member, dict), "an object")
+    if name in ("redacted", "covers"):
+        strings = isinstance(member, list) and all(isinstance(one, str) for one in member)
+        _expect(name, member, strings, "a list of strings")
+        return tuple(member) if isinstance(member, list) else ()
+    if name == "json":
+        return _expect(name, member, style_named(member) is not None, f"one of {', '.join(STYLES)}")
+    if name == "times":
+        return _expect(name, member, member in ("measured", "numbered"), "measured or numbered")
+    return _expect(name, member, isinstance(member, str), "a string")
+
+
+def _expect(name: str, member: object, holds: bool, expected: str) -> object:
+    if not holds:
+        shown = repr(member)
+        raise HeaderError(f"{name} is {shown[:60]}; expected {expected}")
+    return member
+
 
 T = TypeVar("T")
 _ENCODER = msgspec.json.Encoder()
@@ -45,11 +138,11 @@ _MEMBERS: Mapping[type[Event], tuple[str, ...]] = {
     Response: ("status", "reason", "headers"),
     End: ("events", "tokens", "sha256"),
 }
-"""Members of the object in a line, by the event's own names."""
+"""Members of the object in a line, named like the event's fields."""
 
 
 class LineError(ValueError):
-    """A line is not what the format says; the message says why."""
+    """A line does not follow the format; the message gives the reason."""
 
 
 def write_header(header: Header) -> str:
@@ -58,7 +151,7 @@ def write_header(header: Header) -> str:
 
 
 def read_header(line: bytes) -> Header:
-    """The header of the first line. Raises `HeaderError`."""
+    """Header from the first line. Raises `HeaderError`."""
     try:
         return from_json(_DECODER.decode(line))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -66,13 +159,13 @@ def read_header(line: bytes) -> Header:
 
 
 def write_event(event: Event, style: Style) -> str:
-    """One line, without its line end. `style`: the header's, which parsed content then need not name."""
+    """Line of an event, without its line end. style: the header's, which parsed content need not repeat."""
     head = f"[{event.time:.6f}, {_json(kind_of(event))}, {event.connection}"
     return f"{head}{_tail(event, style)}]"
 
 
 def kind_of(event: Event) -> str:
-    """The kind that the line of an event names."""
+    """Kind of an event, as its line names it."""
     if isinstance(event, Frame):
         return event.direction
     if isinstance(event, Piece | Remark | Other):
@@ -81,7 +174,7 @@ def kind_of(event: Event) -> str:
 
 
 def facts_of(event: Event) -> Mapping[str, object]:
-    """The object in the line of an event; empty for an event that has none."""
+    """Object in the line of an event; empty for an event without one."""
     match event:
         case Open() | Drop() | Stat() | Turn():
             return event.facts
@@ -129,7 +222,7 @@ def _json(value: object) -> str:
 
 
 def read_event(line: bytes, style: Style) -> Event:
-    """The event of one line. `style`: the header's. Raises `LineError`."""
+    """Event of a line. style: the header's. Raises `LineError`."""
     try:
         value = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -138,16 +231,16 @@ def read_event(line: bytes, style: Style) -> Event:
 
 
 def event_from(value: object, style: Style) -> Event:
-    """The event of one line's JSON. Raises `LineError`."""
+    """Event of a line's JSON. Raises `LineError`."""
     if not isinstance(value, list) or len(value) < 3:
         raise LineError("not an event; expected an array [time, kind, connection, ...]")
     time, kind, connection, *rest = value
     if type(time) not in (int, float) or not 0 <= time <= 1e12:
-        raise LineError(f"the time is {_shown(time)}; expected seconds, 0 or more")
+        raise LineError(f"the time is {_quoted(time)}; expected seconds, 0 or more")
     if not isinstance(kind, str):
-        raise LineError(f"the kind is {_shown(kind)}; expected a string")
+        raise LineError(f"the kind is {_quoted(kind)}; expected a string")
     if type(connection) is not int or not 0 <= connection < _MOST_CONNECTIONS:
-        raise LineError(f"the connection is {_shown(connection)}; expected an integer, 0 or more")
+        raise LineError(f"the connection is {_quoted(connection)}; expected an integer, 0 or more")
     read = _READERS.get(kind)
     if read is None:
         return Other(float(time), kind, connection, tuple(rest))
@@ -156,7 +249,7 @@ def event_from(value: object, style: Style) -> Event:
 
 @dataclass(slots=True)
 class _Line:
-    """The parts of a line, asked for by position and type."""
+    """Typed access to the parts of a line."""
 
     time: float
     kind: str
@@ -167,7 +260,7 @@ class _Line:
     def part(self, i: int, kind: type[T], called: str) -> T:
         value = self.rest[i] if i < len(self.rest) else None
         if not isinstance(value, kind):
-            raise LineError(f"{self.kind} has {_shown(value)} where {called} is expected")
+            raise LineError(f"{self.kind} has {_quoted(value)} where {called} is expected")
         return value
 
     def facts(self) -> Mapping[str, object]:
@@ -176,7 +269,7 @@ class _Line:
     def member(self, name: str, kind: type[T], called: str) -> T:
         value = self.facts().get(name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise LineError(f"{name} of {self.kind} is {_shown(value)}; expected {called}")
+            raise LineError(f"{name} of {self.kind} is {_quoted(value)}; expected {called}")
         return value
 
     def headers(self) -> Mapping[str, str]:
@@ -192,10 +285,10 @@ class _Line:
         if lead is None:
             return _exact(self.kind, payload)
         if not isinstance(lead, str):
-            raise LineError(f"{self.kind} has {_shown(lead)} where a command or null is expected")
+            raise LineError(f"{self.kind} has {_quoted(lead)} where a command or null is expected")
         style = style_named(more[0]) if more else self.style
         if style is None:
-            raise LineError(f"{self.kind} has {_shown(more[0])} where one of {', '.join(STYLES)} is expected")
+            raise LineError(f"{self.kind} has {_quoted(more[0])} where one of {', '.join(STYLES)} is expected")
         return JsonText(lead, payload, style)
 
 
@@ -205,22 +298,17 @@ def _exact(called: str, value: object) -> str | bytes:
         return value
     digits = value.get("hex") if isinstance(value, dict) else None
     if not isinstance(digits, str):
-        raise LineError(f'{called} has {_shown(value)} where text or {{"hex": ...}} is expected')
+        raise LineError(f'{called} has {_quoted(value)} where text or {{"hex": ...}} is expected')
     try:
         return bytes.fromhex(digits)
     except ValueError:
-        raise LineError(f"{called} has {_shown(digits)} where an even number of hex digits is expected") from None
-
-
-def _frame(line: _Line) -> Event:
-    direction: Literal[">", "<"] = ">" if line.kind == ">" else "<"
-    return Frame(line.time, direction, line.connection, line.content(0))
+        raise LineError(f"{called} has {_quoted(digits)} where an even number of hex digits is expected") from None
 
 
 def _message(line: _Line) -> Event:
     direction = line.part(0, str, "> or <")
     if direction not in {">", "<"}:
-        raise LineError(f"message has {_shown(direction)} where > or < is expected")
+        raise LineError(f"message has {_quoted(direction)} where > or < is expected")
     way: Literal[">", "<"] = ">" if direction == ">" else "<"
     return Message(line.time, way, line.connection, line.part(1, dict, "an object"))
 
@@ -236,23 +324,20 @@ def _vocab(line: _Line) -> Event:
     tokens: dict[int, str | bytes] = {}
     for name, text in line.part(0, dict, "an object of token ids").items():
         if not (name.isascii() and name.isdigit() and len(name) < 20):
-            raise LineError(f"vocab has {_shown(name)} where a token id is expected")
+            raise LineError(f"vocab has {_quoted(name)} where a token id is expected")
         tokens[int(name)] = _exact("vocab", text)
     given = line.rest[1] if len(line.rest) > 1 else None
     names = given.items() if isinstance(given, dict) else ()
-    found = {int(i): name for i, name in names if i.isascii() and i.isdigit() and len(i) < 20 and type(name) is str}
-    return Vocab(line.time, line.connection, tokens, found)
+    known_names = {
+        int(i): name for i, name in names if i.isascii() and i.isdigit() and len(i) < 20 and type(name) is str
+    }
+    return Vocab(line.time, line.connection, tokens, known_names)
 
 
 def _blob(line: _Line) -> Event:
     if "value" not in line.facts():
         raise LineError("blob has no value")
     return Blob(line.time, line.connection, line.member("sha256", str, "a string"), line.facts()["value"])
-
-
-def _remark(line: _Line) -> Event:
-    kind: Literal["mark", "note"] = "mark" if line.kind == "mark" else "note"
-    return Remark(line.time, kind, line.connection, line.part(0, str, "text"))
 
 
 def _request(line: _Line) -> Event:
@@ -266,34 +351,29 @@ def _response(line: _Line) -> Event:
     return Response(line.time, line.connection, status, line.member("reason", str, "a string"), line.headers())
 
 
-def _piece(line: _Line) -> Event:
-    kind: Literal["sse", "body"] = "sse" if line.kind == "sse" else "body"
-    return Piece(line.time, kind, line.connection, line.content(0))
-
-
 def _end(line: _Line) -> Event:
     events, tokens = line.member("events", int, "a count"), line.member("tokens", int, "a count")
     return End(line.time, events, tokens, line.member("sha256", str, "a string"))
 
 
 _READERS: Mapping[str, Callable[[_Line], Event]] = {
-    ">": _frame,
-    "<": _frame,
+    ">": lambda line: Frame(line.time, ">", line.connection, line.content(0)),
+    "<": lambda line: Frame(line.time, "<", line.connection, line.content(0)),
     "message": _message,
     "open": lambda line: Open(line.time, line.connection, line.facts()),
     "close": _close,
     "drop": lambda line: Drop(line.time, line.connection, line.facts()),
     "vocab": _vocab,
     "blob": _blob,
-    "mark": _remark,
-    "note": _remark,
+    "mark": lambda line: Remark(line.time, "mark", line.connection, line.part(0, str, "text")),
+    "note": lambda line: Remark(line.time, "note", line.connection, line.part(0, str, "text")),
     "stat": lambda line: Stat(line.time, line.connection, line.part(0, dict, "an object")),
     "turn": lambda line: Turn(line.time, line.connection, line.part(0, dict, "an object")),
     "end": _end,
     "request": _request,
     "response": _response,
-    "sse": _piece,
-    "body": _piece,
+    "sse": lambda line: Piece(line.time, "sse", line.connection, line.content(0)),
+    "body": lambda line: Piece(line.time, "body", line.connection, line.content(0)),
     "done": lambda line: Done(line.time, line.connection),
 }
 
@@ -306,6 +386,97 @@ def _reason(error: Exception) -> str:
     return str(error).removeprefix("JSON is malformed: ")
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = "nothing" if value is None else ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+LARGE = 8192
+"""Characters of JSON above which a member of a payload becomes a blob."""
+
+
+class LargeValues:
+    """Moves large values from events into blobs, each once per trace."""
+
+    def __init__(self) -> None:
+        self._written: set[str] = set()
+
+    def take_out(self, event: Event) -> Iterator[Event]:
+        """The event with references to large values, after the new blobs that it refers to.
+
+        Checks the members of a payload or, if it is a list, of its entries.
+        """
+        content = _json_of(event)
+        if content is None:
+            yield event
+            return
+        large: dict[str, object] = {}
+        light = _with_members(content, lambda member: _replaced(member, content, large))
+        for sha256, value in large.items():
+            if sha256 not in self._written:
+                self._written.add(sha256)
+                yield Blob(event.time, 0, sha256, value)
+        yield _with_content(event, light)
+
+
+def put_back(event: Event, value_of: Callable[[str], object]) -> Event:
+    """The event as it was sent: references replaced by the values that `value_of` gives for their hashes."""
+    content = _json_of(event)
+    if content is None:
+        return event
+    return _with_content(event, _with_members(content, lambda one: value_of(sha) if (sha := reference(one)) else one))
+
+
+def reference(value: object) -> str | None:
+    """Hash in a reference; None for any other value."""
+    sha256 = value.get("$blob") if isinstance(value, dict) and len(value) == 1 else None
+    return sha256 if isinstance(sha256, str) else None
+
+
+def references(event: Event) -> list[str]:
+    """Hashes that an event's content refers to."""
+    return [sha for member in _members(event) if (sha := reference(member))]
+
+
+def may_be_large(event: Event) -> bool:
+    """True if an event may hold large values; an estimate that does not encode it."""
+    # The shortest element takes three characters in a list ("1, "), seven in an object.
+    return any(len(one) > LARGE // 64 for one in _members(event) if isinstance(one, dict | list | str))
+
+
+def _json_of(event: Event) -> JsonText | None:
+    content = event.content if isinstance(event, Frame) else event.body if isinstance(event, Request) else None
+    return content if isinstance(content, JsonText) else None
+
+
+def _with_content(event: Event, content: JsonText) -> Event:
+    return replace(event, content=content) if isinstance(event, Frame) else replace(event, body=content)  # type: ignore[arg-type] # a Request
+
+
+def _members(event: Event) -> list[object]:
+    content = _json_of(event)
+    if content is None:
+        return []
+    entries = content.value if isinstance(content.value, list) else [content.value]
+    return [member for entry in entries if isinstance(entry, dict) for member in entry.values()]
+
+
+def _with_members(content: JsonText, change: Callable[[object], object]) -> JsonText:
+    """The content with each member of its payload, or of its payload's entries, changed."""
+
+    def changed(entry: object) -> object:
+        return {name: change(member) for name, member in entry.items()} if isinstance(entry, dict) else entry
+
+    value = content.value
+    return replace(content, value=[changed(entry) for entry in value] if isinstance(value, list) else changed(value))
+
+
+def _replaced(member: object, content: JsonText, large: dict[str, object]) -> object:
+    """Reference to a large member, which is added to `large` by its hash; any other member unchanged."""
+    if isinstance(member, dict | list | str):
+        text = write_json(member, content.style)
+        if len(text) > LARGE:
+            sha256 = hashlib.sha256(text.encode()).hexdigest()
+            large[sha256] = member
+            return {"$blob": sha256}
+    return member

@@ -1,4 +1,4 @@
-"""What goes over one connection, as events: bytes or frames of both directions in, requests, responses, frames out."""
+"""Events of one recorded connection: takes bytes, HTTP parts or frames of both directions, gives trace events."""
 
 from __future__ import annotations
 
@@ -10,16 +10,30 @@ from lmtool.core.errors import LmtoolError
 from lmtool.net.access.credentials import LEFT_OUT, secrets_in, secrets_of, without_credentials, without_query_keys
 from lmtool.protocol.providers.answer_reader import parts_of
 from lmtool.protocol.providers.body_parts import form_of
-from lmtool.trace.content import JsonText, parse_body, parse_frame, parse_sse_event
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Message, Open, Piece, Remark, Request, Response
+from lmtool.trace.events import (
+    Close,
+    Done,
+    Drop,
+    Event,
+    Frame,
+    JsonText,
+    Message,
+    Open,
+    Piece,
+    Remark,
+    Request,
+    Response,
+    parse_body,
+    parse_frame,
+    parse_sse_event,
+)
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque, is_session, is_websocket_handshake
 from lmtool.trace.websocket_stream import CloseFrame, TooLarge, Unreadable, WebSocketStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from lmtool.trace.content import Style
-    from lmtool.trace.events import Direction
+    from lmtool.trace.events import Direction, Style
     from lmtool.trace.http_stream import Part
 
 LARGEST_PIECE = 2**20
@@ -27,32 +41,32 @@ LARGEST_PIECE = 2**20
 LARGEST_REQUEST = 2**24
 """Bytes of a request's body that are recorded."""
 LARGEST_RESPONSE = 2**28
-"""The same of a response's, when its compression is undone."""
+"""Bytes of a response's body that are recorded, after decompression."""
 MOST_SECRETS = 256
-"""Keys of one connection that are looked for in its answers."""
+"""Keys of one connection that are searched for in its answers."""
 _ABNORMAL_CLOSURE = 1006
 _NO_STATUS = 1005
 
 
 class FrameTap:
-    """Makes events of WebSocket messages, where the program itself is ours and needs no proxy. Nothing here raises."""
+    """Makes trace events of WebSocket messages in our own client or server, without a proxy. Never raises."""
 
     def __init__(self, emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]) -> None:
-        """Make a tap. emit: takes a connection's number and its events; clock: seconds since the recording began."""
+        """emit: takes a connection's number and its events; clock: seconds since the recording began."""
         self._emit = emit
         self._clock = clock
 
     def opened(self, connection: int, agent: str) -> None:
-        """A connection begins."""
+        """Record the start of a connection."""
         facts = {"peer": "client", **({"agent": agent} if agent else {})}
         self._emit(connection, [Open(self._clock(), connection, facts)])
 
     def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
-        """A frame goes by; `>`: from client to server."""
+        """Record a frame; `>`: client to server."""
         self._emit(connection, [Frame(self._clock(), direction, connection, parse_frame(frame, "msgspec"))])
 
     def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
-        """A connection is over."""
+        """Record the end of a connection."""
         now = self._clock()
         if code == _ABNORMAL_CLOSURE:
             self._emit(connection, [Drop(now, connection, {"by": by})])
@@ -61,20 +75,21 @@ class FrameTap:
 
 
 class ConnectionTap:
-    """Follows one connection, whatever it speaks: HTTP/1.1, WebSocket, both in turn. Nothing here raises.
+    """Makes trace events of one connection that speaks HTTP/1.1 and, after an upgrade, WebSocket. Never raises.
 
-    A proxy gives `requests.feed` what the client sends until `upgraded`, and its parts to `request_parts`; everything
-    else it forwards first and hands in afterwards. Where HTTP is read elsewhere, parts of both ends are handed in.
+    A proxy passes client bytes to `requests.feed` until `upgraded`, and the resulting parts to `request_parts`; all
+    other bytes it forwards first and passes in afterwards. Where HTTP is parsed elsewhere, parts of both directions are
+    passed in.
     """
 
     def __init__(self, connection: int, style: Style) -> None:
-        """Follow the connection of this number; style: tried first when JSON is taken apart."""
+        """connection: number in the trace; style: tried first when JSON is parsed."""
         self.requests = HttpStream(responses=False)
-        """Splits what the client sends."""
+        """Parser of the client's bytes."""
         self.upgraded = False
-        """Whether WebSocket frames are spoken."""
+        """True once the connection carries WebSocket frames."""
         self.recordable = True
-        """Whether there is anything to record any more."""
+        """False once the bytes could not be parsed."""
         self._responses = HttpStream(responses=True)
         self._number = connection
         self._style: Style = style
@@ -84,17 +99,17 @@ class ConnectionTap:
         self._frames: dict[Direction, WebSocketStream] = {}
         self._close: tuple[str, CloseFrame] | None = None
         self._is_session = False
-        """Whether the frames are Evergreen's messages."""
+        """True if the frames are Evergreen messages."""
         self.secrets: set[bytes] = set()
-        """Keys that requests showed, which no body is recorded with."""
+        """Keys seen in requests; bodies are recorded without them."""
 
     @property
     def idle(self) -> bool:
-        """Whether every request has its whole answer."""
+        """True if every request has been answered completely."""
         return not self._pending and self._answer is None
 
     def request_parts(self, time: float, parts: Iterable[Part]) -> Iterator[Event]:
-        """Events of what the client sent."""
+        """Events of HTTP parts from the client."""
         for part in parts:
             if isinstance(part, Head):
                 yield from self._begin_request(time, part)
@@ -108,8 +123,8 @@ class ConnectionTap:
         yield from self._unfollowed(time, self.requests, "client")
 
     def _begin_request(self, time: float, head: Head) -> Iterator[Event]:
-        shown = secrets_of(head.headers, head.start[1])
-        self.secrets = shown if len(self.secrets) > MOST_SECRETS else self.secrets | shown
+        secrets = secrets_of(head.headers, head.start[1])
+        self.secrets = secrets if len(self.secrets) > MOST_SECRETS else self.secrets | secrets
         self._pending.append(_RequestRecorder(head, self._without_secrets, self.secrets.update))
         self._responses.methods.append(head.start[0])
         if not self._opened:
@@ -122,7 +137,7 @@ class ConnectionTap:
             yield Open(time, self._number, facts)
 
     def response_bytes(self, time: float, data: bytes) -> Iterator[Event]:
-        """Events of bytes that the server sent."""
+        """Events of bytes from the server."""
         if self.upgraded:
             yield from self.frames(time, "<", data)
             return
@@ -130,7 +145,7 @@ class ConnectionTap:
         yield from self._unfollowed(time, self._responses, "server")
 
     def response_parts(self, time: float, parts: Iterable[Part]) -> Iterator[Event]:
-        """Events of what the server sent."""
+        """Events of HTTP parts from the server."""
         for part in parts:
             if isinstance(part, Head):
                 yield from self._begin_response(time, part)
@@ -160,7 +175,7 @@ class ConnectionTap:
         self._answer = ResponseRecorder(head, self._number, self._style, self._without_secrets)
 
     def _without_secrets(self, data: bytes) -> bytes:
-        """A body, or a part of one, with `***` where it repeats a key, as some servers do when they refuse it."""
+        """Bytes with `***` in place of keys: some servers repeat a key that they refuse."""
         for secret in self.secrets:
             data = data.replace(secret, LEFT_OUT.encode())
         return data
@@ -175,7 +190,7 @@ class ConnectionTap:
             self._frames[direction] = WebSocketStream(deflate=deflate, takeover=takeover)
 
     def frames(self, time: float, direction: Direction, data: bytes) -> Iterator[Event]:
-        """Events of bytes, once `upgraded`."""
+        """Events of WebSocket bytes, once `upgraded`."""
         for item in self._frames[direction].feed(data):
             if isinstance(item, str | bytes):
                 yield self._message(time, direction, item)
@@ -195,7 +210,7 @@ class ConnectionTap:
         return Frame(time, direction, self._number, parse_frame(frame, self._style))
 
     def end(self, time: float, by: str) -> Iterator[Event]:
-        """The connection is over; `by`: who ended it first (`client`, `server` or `proxy`)."""
+        """Events at the end of the connection; by: end that closed first (`client`, `server` or `proxy`)."""
         whole = self._responses.between
         for part in self._responses.end():
             whole = whole or isinstance(part, Last)
@@ -217,7 +232,7 @@ class ConnectionTap:
 
 
 def session_message(frame: str | bytes) -> Mapping[str, object] | None:
-    """The message of a session in a frame, as proto-JSON; None for what is no message, and without protobuf."""
+    """Evergreen message in a frame, as proto-JSON; None if it is not one, or without protobuf."""
     try:
         from lmtool.protocol.evergreen.codec import decode, json_value
     except ImportError:
@@ -229,17 +244,17 @@ def session_message(frame: str | bytes) -> Mapping[str, object] | None:
 
 
 class _RequestRecorder:
-    """A request whose bytes still arrive."""
+    """Collects one request until it is complete."""
 
     def __init__(
         self, head: Head, clean: Callable[[bytes], bytes] = bytes, learn: Callable[[set[bytes]], object] = set
     ) -> None:
-        """clean: takes secrets out of a text; learn: is told of those in the body."""
+        """clean: removes secrets from bytes; learn: takes secrets found in the body."""
         self.upgrade = is_websocket_handshake(head)
         self._clean = clean
         self._learn = learn
         self.complete = False
-        """Whether its last byte has arrived."""
+        """True once the last byte has arrived."""
         self._head = head
         self._body = bytearray()
         self._size = 0
@@ -251,7 +266,7 @@ class _RequestRecorder:
             self._body += data
 
     def emit(self, time: float, number: int, style: Style, *, even_upgrade: bool = False) -> Iterator[Event]:
-        """The request, once; a WebSocket handshake only if it was refused."""
+        """Event of the request, once; of a WebSocket handshake only if it was refused."""
         if self._emitted or (self.upgrade and not even_upgrade):
             return
         self._emitted = True
@@ -266,10 +281,10 @@ class _RequestRecorder:
 
 
 class ResponseRecorder:
-    """A response's body as events: server-sent events and JSON lines one by one, all else in large pieces."""
+    """Events of a response's body: one per server-sent event or JSON line, other bodies in large pieces."""
 
     def __init__(self, head: Head, number: int, style: Style, clean: Callable[[bytes], bytes] = bytes) -> None:
-        """Record the body that follows a head, on the connection of this number. clean: takes secrets out of it."""
+        """head: of the response; number: of the connection; clean: removes secrets from bytes."""
         self._form = form_of(head.get("content-type"))
         self._parts = parts_of(self._form)
         packed = head.get("content-encoding").lower() in ("gzip", "x-gzip", "deflate")
@@ -278,10 +293,10 @@ class ResponseRecorder:
         self._style: Style = style
         self._clean = clean
         self._left_out = -LARGEST_RESPONSE
-        """Bytes that were not recorded; below 0 as many as still may be."""
+        """Bytes that were not recorded; negative: bytes that may still be recorded."""
 
     def add(self, time: float, data: bytes) -> Iterator[Event]:
-        """More of the body."""
+        """Events of more body bytes."""
         data = self._unpacked(data)
         self._left_out += len(data)
         if self._left_out > 0:
@@ -292,7 +307,7 @@ class ResponseRecorder:
             yield from self._rest(time)
 
     def finish(self, time: float) -> Iterator[Event]:
-        """The body is complete."""
+        """Events at the end of the body."""
         yield from self._rest(time)
         if self._left_out > 0:
             yield Remark(time, "note", self._number, f"< {self._left_out} bytes of this body were not recorded")
@@ -304,7 +319,7 @@ class ResponseRecorder:
         try:
             return self._unpack.decompress(data, LARGEST_PIECE * 64)
         except zlib.error:
-            self._unpack = None  # not what its header says: recorded as it is from here on
+            self._unpack = None  # not compressed as its header says: recorded unchanged from here on
             return data
 
     def _rest(self, time: float) -> Iterator[Event]:
@@ -319,7 +334,7 @@ class ResponseRecorder:
 
 
 def _headers_by_name(head: Head, clean: Callable[[bytes], bytes] = bytes) -> dict[str, str]:
-    """The headers of a message, those of one name as one; never with credentials."""
+    """Headers of a message without credentials; values of equal names are joined."""
     joined: dict[str, str] = {}
     for name, whole in without_credentials(head.headers):
         value = clean(whole.encode("latin-1", "replace")).decode("latin-1")

@@ -1,4 +1,4 @@
-"""One event as text: a line for people, and objects for programs."""
+"""Trace events as text: one line for people, JSON objects for programs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.logprobs.distribution import probability
 from lmtool.core.logprobs.numbers import format_probability
+from lmtool.protocol.lmtp import frames
 from lmtool.trace.codec import facts_of, kind_of
-from lmtool.trace.content import JsonText
 from lmtool.trace.events import (
     Blob,
     Close,
@@ -19,6 +19,7 @@ from lmtool.trace.events import (
     Drop,
     End,
     Frame,
+    JsonText,
     Message,
     Open,
     Other,
@@ -41,19 +42,19 @@ if TYPE_CHECKING:
 
 _WIDE = 100
 _MOST_ENTRIES = 20
-"""Texts, buffers and runs of ids of a prompt that are shown."""
+"""Texts, buffers and runs of ids of a prompt to show."""
 
 
 def describe(
     event: Event, answers: Answers[Stream], wants: Callable[[StreamEvent], bool] | None = None
 ) -> Iterator[str]:
-    """Lines for people: one a token, one for every other event. Call in order; follows the answers.
+    """Lines for people: one per token and per other event. Call in order; updates `answers`.
 
-    wants: which requests and outputs to print; then nothing else is.
+    wants: selects requests and outputs; without it everything is printed.
     """
     steps = answers.follow(event)
     for step in steps:
-        if not isinstance(event, Message) if wants is None else wants(step):  # a message's own line says all of it
+        if not isinstance(event, Message) if wants is None else wants(step):  # the message's own line shows it
             yield line_of(step, answers)
     if wants is None and (not steps or isinstance(event, Close | Drop | Message)):
         where = str(event.connection or "-")
@@ -61,7 +62,7 @@ def describe(
 
 
 def line_of(step: StreamEvent, answers: Answers[Stream]) -> str:
-    """The line for a request or an output."""
+    """Line for a request or an output."""
     if isinstance(step, RequestStarted):
         label, mark, text = step.label, ">", _request(step, answers)
     else:
@@ -87,14 +88,14 @@ def _prompt(started: RequestStarted, answers: Answers[Stream]) -> str:
     length = started.prompt_length
     entries = prompt[:40] if isinstance(prompt, list) else [None]
     is_part = [isinstance(one, int | str) or (isinstance(one, dict) and "buffer" in one) for one in entries]
-    if length is None or not all(is_part):  # it has messages, or nothing that can be read
+    if length is None or not all(is_part):  # messages, or unreadable
         last = _last_message(prompt)
         return last if length is None or last else f"{length} in the prompt"
     return _ids_or_text(prompt, answers)
 
 
 def _last_message(prompt: object) -> str:
-    """What is asked: the last message of a conversation, and how many there are; empty for anything else."""
+    """Last message of a conversation and the number of messages; empty for anything else."""
     messages = [entry for entry in prompt if isinstance(entry, dict)] if isinstance(prompt, list) else []
     if not messages or len(messages) != len(prompt if isinstance(prompt, list) else []):
         return ""
@@ -109,7 +110,7 @@ def _last_message(prompt: object) -> str:
 
 
 def _ids_or_text(entries: object, answers: Answers[Stream]) -> str:
-    """Ids with what they spell, texts and buffers, of a prompt or of what is appended to a buffer."""
+    """Ids with their text, texts and buffers, of a prompt or of text appended to a buffer."""
     if not isinstance(entries, list):
         return _short(entries)
     groups = []
@@ -187,17 +188,14 @@ def _other(event: Event) -> str:  # noqa: C901 - one short case per kind reads b
 
 
 def _message(event: Message) -> str:
-    """The actions and fragments of a message, each in a few words."""
-    found = event.value.get("actions")
-    actions = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    """Short description of a message's actions and fragments."""
+    actions = frames.entries_of(event.value.get("actions"))
     parts = [f"{each.get('name', '')}({_pairs(each, 'inputs')}) -> {_pairs(each, 'outputs')}" for each in actions]
     return _cut(" · ".join(parts + [_fragment(each) for each in event.fragments()]) or "empty message")
 
 
 def _pairs(action: Mapping[str, object], name: str) -> str:
-    found = action.get(name)
-    pairs = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-    return ", ".join(f"{each.get('name', '')}={each.get('id', '')}" for each in pairs)
+    return ", ".join(f"{each.get('name', '')}={each.get('id', '')}" for each in frames.entries_of(action.get(name)))
 
 
 def _fragment(fragment: Mapping[str, object]) -> str:
@@ -213,7 +211,7 @@ def _fragment(fragment: Mapping[str, object]) -> str:
 
 
 def chunk_text(chunk: Mapping[str, object]) -> str:
-    """What a piece of a leaf says: its text, how many bytes it has, or where they are."""
+    """Content of a leaf's chunk: its text, its number of bytes, or its reference."""
     data = chunk.get("data")
     if not isinstance(data, str):
         return str(chunk.get("ref") or data or "")
@@ -223,7 +221,7 @@ def chunk_text(chunk: Mapping[str, object]) -> str:
     except UnicodeDecodeError:
         return f"{len(payload)} bytes"
     except ValueError:
-        return data  # no base64: a trace that others wrote
+        return data  # not base64: written by another program
 
 
 def _short(value: object) -> str:
@@ -236,9 +234,9 @@ def _cut(text: str) -> str:
 
 
 def objects(event: Event) -> Iterator[Mapping[str, object]]:
-    """JSON objects: one for each entry of a TOKEN or MSG, one for every other event.
+    """JSON objects: one per entry of a TOKEN or MSG, one per other event.
 
-    Entries have the fields of `lmtool chat --jsonl`. Numbers that JSON cannot write are null.
+    Entries have the fields of `lmtool chat --jsonl`. NaN and infinities become null.
     """
     base: dict[str, object] = {"time": event.time, "connection": event.connection}
     if isinstance(event, Frame):
@@ -256,7 +254,7 @@ def objects(event: Event) -> Iterator[Mapping[str, object]]:
 
 
 def _command_and_payload(frame: Frame) -> tuple[str, object]:
-    """Command and payload of a frame; the direction and the text where it has none."""
+    """Command and payload of a frame; direction and text if it is not LMTP."""
     if isinstance(frame.content, bytes):
         return frame.direction, {"hex": frame.content.hex()}
     command, payload, readable = frame.parse()

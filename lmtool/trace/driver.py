@@ -1,4 +1,4 @@
-"""The client of a recording: sends to a real server what was recorded, each request after what had caused it."""
+"""Replay client: sends recorded requests to a real server, each once the recorded answers before it have arrived."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from lmtool.net.websocket_closing import cut_reason
 from lmtool.protocol.lmtp import frames
 from lmtool.protocol.lmtp.transport import dial
 from lmtool.trace.connection_tap import ConnectionTap, session_message
-from lmtool.trace.content import parse_frame
-from lmtool.trace.events import Close, Done, Drop, Frame, Message, Open, Piece, Remark, Request
+from lmtool.trace.events import Close, Done, Drop, Frame, Message, Open, Piece, Remark, Request, parse_frame
 from lmtool.trace.proxy import CONNECT_LIMIT
 
 if TYPE_CHECKING:
@@ -32,16 +31,16 @@ _CREDENTIALS = ("authorization", "x-api-key")
 _SENDABLE_CODES = (1000, 1001, 1003, 1007, 1008, 1009, 1011, 1012, 1013)
 
 Key: TypeAlias = "tuple[int, str]"
-"""A connection, and what was answered on it: a command with a stream id, `http`, or `nodes` of a session."""
+"""A connection and a kind of answer on it: a command with a stream id, `http`, or `nodes` of a session."""
 Count: TypeAlias = "tuple[int, int]"
-"""How many answers of a key have ended, and how many entries came since then; compared in this order."""
+"""Answers of a key that have ended, and entries since the last of them; compared in this order."""
 ClientEvent: TypeAlias = Frame | Message | Request | Close | Drop
 Sendable: TypeAlias = Frame | Message | Request
-_Wire: TypeAlias = "_Socket | _Session | _Http"
+_Wire: TypeAlias = "_Socket | _Http"
 
 
 class AnswerCounts:
-    """Counts the answers of a server; `add` each event in order."""
+    """Counts a server's answers; call `add` with each event, in order."""
 
     def __init__(self) -> None:
         self._counts: dict[Key, Count] = {}
@@ -53,7 +52,7 @@ class AnswerCounts:
         if isinstance(event, Frame) and event.direction == "<":
             command, entries = event.answer()
             for entry in entries:
-                if not {"progress", "system", "ignored"} & entry.keys():  # what a request may get besides its answer
+                if not {"progress", "system", "ignored"} & entry.keys():  # these are not answers
                     name = f"{command} {frames.stream_name(frames.stream_key(entry.get('stream_id')))}"
                     self._count((event.connection, name), ended=frames.ends(command, entry))
         elif isinstance(event, Message) and event.direction == "<":
@@ -69,34 +68,34 @@ class AnswerCounts:
         self._counts[key] = self._new[key] = (done + 1, 0) if ended else (done, since + 1)
 
     def take_new(self) -> Mapping[Key, Count]:
-        """The counts that changed since the last call."""
+        """Counts that changed since the last call."""
         new, self._new = self._new, {}
         return new
 
     def has_ended(self, connection: int) -> bool:
-        """Whether a connection is over."""
+        """True if a connection has ended."""
         return connection in self._ended
 
     def missing(self, expected: Mapping[Key, Count]) -> list[Key]:
-        """The keys that are behind their expected counts and may still catch up."""
+        """Keys below their expected counts whose connections are still open."""
         counts = self._counts
         return [key for key, n in expected.items() if counts.get(key, (0, 0)) < n and key[0] not in self._ended]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAction:
-    """One thing that a client did, or the end of what it did."""
+    """One action of a client, or the end of all actions."""
 
     event: ClientEvent | None
-    """A frame or request sent, a connection left (or, where the server left it, waited for); None: the end."""
+    """A frame or request to send, or a connection to close (or to wait for, if the server closed it); None: the end."""
     after: Mapping[Key, Count]
-    """What had come since the action before: this one waits for as much, or for the end of its stream."""
+    """Answers that arrived since the previous action: this one waits for as many, or for the end of their streams."""
     in_session: bool = False
-    """Whether its connection is an Evergreen session, in which a frame is what was no message."""
+    """True if its connection is an Evergreen session; a frame is then what could not be parsed as a message."""
 
 
 def client_actions(events: Iterable[Event]) -> Iterator[ClientAction]:
-    """The actions of a recording's clients, all connections together, in the order in which they were recorded."""
+    """Actions of a recording's clients on all connections, in recorded order."""
     counts, sessions = AnswerCounts(), set[int]()
     for event in events:
         if isinstance(event, Message) or (isinstance(event, Open) and event.facts.get("protocol") == "evergreen"):
@@ -108,10 +107,10 @@ def client_actions(events: Iterable[Event]) -> Iterator[ClientAction]:
 
 
 class Driver:
-    """Performs the actions of a recording against a server, and gives everything that goes over the wire as events.
+    """Performs the actions of a recording against a server and emits all traffic as events.
 
-    Each action waits until as much has come as the recorded client had received before it; on connections and streams
-    that ended before, nothing is waited for.
+    Each action waits until as many answers have arrived as the recorded client had received before it; answers on
+    closed connections and ended streams are not awaited.
     """
 
     def __init__(
@@ -119,8 +118,8 @@ class Driver:
     ) -> None:
         """Make a client of `target`; `run` needs an event loop.
 
-        emit: takes each event, in order of time. timeout: seconds to wait for what does not come. speed: also wait for
-        the recorded times, this many times as fast; None waits for no clock.
+        emit: takes each event, in order of time. timeout: seconds to wait for missing answers. speed: also wait for the
+        recorded times, this many times as fast; None sends as soon as possible.
         """
         self._target = target
         self._emit = emit
@@ -132,9 +131,9 @@ class Driver:
         self._start = 0.0
 
     async def run(self, actions: Iterable[ClientAction]) -> str:
-        """Do everything, then leave the connections that are still open.
+        """Perform all actions, then close the connections that are still open.
 
-        Returns a sentence on what never came, empty where all came. Raises `ConnectError`.
+        Returns a sentence on the first missing answer, empty if none is missing. Raises `ConnectError`.
         """
         loop = asyncio.get_running_loop()
         self._start = loop.time()
@@ -159,10 +158,10 @@ class Driver:
                 while missing := self._counts.missing(counts):
                     await self._next()
         except TimeoutError:
-            # What follows is done all the same, without further waiting: half an answer shows more than none.
+            # Continue without further waiting: half an answer shows more than none.
             self._timeout = 0.0
             connection, name = missing[0]
-            return f"{name} on connection {connection} did not come as far as recorded"
+            return f"{name} on connection {connection}: fewer answers than recorded"
         return ""
 
     async def _next(self) -> None:
@@ -175,28 +174,31 @@ class Driver:
             await self._part(event)
             return
         if self._counts.has_ended(number):
-            self.record(Remark(self.now(), "note", number, "not sent: the connection is gone"))
+            self.record(Remark(self.now(), "note", number, "not sent: the connection is closed"))
             return
         if number not in self._wires:
             self._wires[number] = await self._connect(event, in_session=in_session)
         await self._wires[number].send(event)
 
     async def _part(self, event: Close | Drop) -> None:
-        """Leave a connection as the recorded client left it, or wait until the server does."""
+        """Close a connection as the recorded client did, or wait until the server closes it."""
         wire = self._wires.get(event.connection)
         if wire is None:
             return
         if (event.by if isinstance(event, Close) else event.facts.get("by")) != "server":
             await wire.leave(event)
             return
-        with contextlib.suppress(TimeoutError):  # then it is still there at the end, which the comparison finds
+        with contextlib.suppress(TimeoutError):  # the comparison reports that it is still open
             async with asyncio.timeout(self._timeout):
                 while not self._counts.has_ended(event.connection):
                     await self._next()
 
     async def _connect(self, event: Sendable, *, in_session: bool) -> _Wire:
-        kind: type[_Wire] = _Http if isinstance(event, Request) else _Session if in_session else _Socket
-        wire = kind(self, self._target, event.connection)
+        wire: _Wire
+        if isinstance(event, Request):
+            wire = _Http(self, self._target, event.connection)
+        else:
+            wire = _Socket(self, self._target, event.connection, in_session=in_session)
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
                 await wire.open()
@@ -205,7 +207,7 @@ class Driver:
         return wire
 
     def record(self, event: Event) -> None:
-        """Emit an event, and wake what waits for it."""
+        """Emit an event and wake waiting actions."""
         self._counts.add(event)
         self._emit(event)
         self._progress.set()
@@ -216,19 +218,14 @@ class Driver:
 
 
 class _Socket:
-    """A WebSocket to the server."""
+    """A WebSocket to the server, for LMTP or an Evergreen session (whatever its recorded transport)."""
 
-    path = ""
-    """Below the server's URL."""
-    facts: Mapping[str, object] = {}
-    """Of its beginning."""
-
-    def __init__(self, driver: Driver, target: Target, number: int) -> None:
+    def __init__(self, driver: Driver, target: Target, number: int, *, in_session: bool) -> None:
         self._driver = driver
+        self._in_session = in_session
         url = target.url.replace("http", "ws", 1) if target.url.startswith("http") else target.url
-        in_url = self.path and target.unix is None
-        self._url = f"{url.rstrip('/')}/{self.path}" if in_url else url
-        self._route = f"/{self.path}"
+        self._url = f"{url.rstrip('/')}/evergreen" if in_session and target.unix is None else url
+        self._route = "/evergreen" if in_session else "/"
         self._authorization = target.authorization
         self._number = number
         self._dropped = False
@@ -243,26 +240,30 @@ class _Socket:
         except ConnectError as error:
             error.hints = ("start one:  lmtool serve",)
             raise
-        self._driver.record(Open(self._driver.now(), self._number, {"peer": "client", **self.facts}))
+        facts = {"peer": "client", **({"protocol": "evergreen"} if self._in_session else {})}
+        self._driver.record(Open(self._driver.now(), self._number, facts))
         self._reading = asyncio.create_task(self._read())
 
     async def send(self, event: Sendable) -> None:
-        """Send; the reader finds out what goes wrong."""
+        """Send a message; the reader notices a lost connection."""
         from websockets.exceptions import ConnectionClosed
 
-        wire = self._wire(event)
+        assert not isinstance(event, Request)
+        if isinstance(event, Frame):
+            wire = event.wire()
+        else:
+            hexadecimal = event.value.get("hex")
+            wire = bytes.fromhex(hexadecimal) if isinstance(hexadecimal, str) else json.dumps(event.value)
         self._record(">", wire)
         with contextlib.suppress(ConnectionClosed):
             await self._connection.send(wire)
 
-    @staticmethod
-    def _wire(event: Sendable) -> str | bytes:
-        assert isinstance(event, Frame)
-        return event.wire()
-
     def _record(self, direction: Literal[">", "<"], message: str | bytes) -> None:
-        content = parse_frame(message, "py")
-        self._driver.record(Frame(self._driver.now(), direction, self._number, content))
+        now, value = self._driver.now(), session_message(message) if self._in_session else None
+        if value is None:
+            self._driver.record(Frame(now, direction, self._number, parse_frame(message, "py")))
+        else:
+            self._driver.record(Message(now, direction, self._number, value))
 
     async def _read(self) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -278,7 +279,7 @@ class _Socket:
             self._driver.record(Close(now, self._number, "server" if server_first else "client", code, reason))
 
     async def settle(self) -> None:
-        """Return when everything has come that the server sent before now, as far as that can be known."""
+        """Wait until everything that the server sent before now has arrived, as far as a ping can show."""
         from websockets.exceptions import ConnectionClosed
 
         with contextlib.suppress(ConnectionClosed, TimeoutError):
@@ -286,7 +287,7 @@ class _Socket:
                 await (await self._connection.ping())
 
     async def leave(self, event: Close | Drop | None) -> None:
-        """Close the connection as recorded; harmless when it is gone."""
+        """Close the connection as recorded; does nothing if it is closed."""
         if isinstance(event, Drop):
             self._dropped = not self._reading.done()
             self._connection.transport.abort()
@@ -296,30 +297,8 @@ class _Socket:
         await self._reading
 
 
-class _Session(_Socket):
-    """An Evergreen session over a WebSocket, whatever carried the recorded one."""
-
-    path = "evergreen"
-    facts: Mapping[str, object] = {"protocol": "evergreen"}
-
-    @staticmethod
-    def _wire(event: Sendable) -> str | bytes:
-        if isinstance(event, Frame):
-            return event.wire()
-        assert isinstance(event, Message)
-        hexadecimal = event.value.get("hex")
-        return bytes.fromhex(hexadecimal) if isinstance(hexadecimal, str) else json.dumps(event.value)
-
-    def _record(self, direction: Literal[">", "<"], message: str | bytes) -> None:
-        value = session_message(message)
-        if value is None:
-            super()._record(direction, message)
-        else:
-            self._driver.record(Message(self._driver.now(), direction, self._number, value))
-
-
 class _Http:
-    """The same over HTTP/1.1."""
+    """An HTTP/1.1 connection to the server."""
 
     def __init__(self, driver: Driver, target: Target, number: int) -> None:
         self._driver = driver

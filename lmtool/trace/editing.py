@@ -1,4 +1,4 @@
-"""New traces out of old ones: a part of one, several as one."""
+"""Cut, merge and redact traces."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from lmtool.trace.codec import read_event, write_event
+from lmtool.trace.codec import LargeValues, read_event, references, write_event
 from lmtool.trace.events import Blob, Close, Drop, End, Open, Vocab, token_entries
-from lmtool.trace.large_values import LargeValues, references
 from lmtool.trace.redaction import entry_token_ids, without_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
     from lmtool.trace.redaction import Redaction
 
 
 @dataclass(slots=True)
 class Cut:
-    """Takes the part between two times; call `part_of` with each event in order.
+    """Extracts the part between two times; call `part_of` with each event, in order.
 
-    What the part needs from before it (open connections, vocabulary, blobs it refers to) is put at its beginning.
+    Open connections, vocabulary and referenced blobs from before the part are added at its start.
     """
 
     start: float
@@ -33,9 +32,9 @@ class Cut:
     stop: float
     """Seconds, inclusive."""
     connections: frozenset[int]
-    """Only these; empty for all."""
+    """Connections to keep; empty for all."""
     blob: Callable[[str], Blob]
-    """Finds the blob event of a hash."""
+    """Returns the blob event of a hash."""
     _open: dict[int, Open] = field(default_factory=dict)
     _vocab: dict[int, str | bytes] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
@@ -43,7 +42,7 @@ class Cut:
     _started: bool = False
 
     def part_of(self, event: Event) -> Iterator[Event]:
-        """The events to write for this one."""
+        """Events to write for this one."""
         if isinstance(event, End | Blob) or (self.connections and event.connection not in (0, *self.connections)):
             return
         if event.time < self.start:
@@ -79,11 +78,11 @@ class Cut:
 
 
 def merge(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
-    """The events of several traces in order of time, each trace beginning at 0; connections are numbered anew."""
+    """Events of several traces in order of time, each trace starting at 0; connections are renumbered."""
     numbers: dict[tuple[int, int], int] = {}
     blobs: set[str] = set()
     tagged = (zip(repeat(which), source, strict=False) for which, source in enumerate(sources))
-    for which, event in heapq.merge(*tagged, key=lambda item: item[1].time):  # of equal ones the first source's
+    for which, event in heapq.merge(*tagged, key=lambda item: item[1].time):  # at equal times the first source's first
         if isinstance(event, End) or (isinstance(event, Blob) and event.sha256 in blobs):
             continue
         if isinstance(event, Blob):
@@ -93,7 +92,7 @@ def merge(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
 
 
 def merge_headers(headers: Sequence[Header]) -> Header:
-    """The header of merged traces: the first one's, with the titles and what was redacted and covered of all."""
+    """Header of merged traces: the first one's, with the titles, redactions and covered rules of all."""
     first = headers[0]
     titles = [header.title for header in headers if header.title]
     return replace(
@@ -106,7 +105,7 @@ def merge_headers(headers: Sequence[Header]) -> Header:
 
 
 def redacted(reader: TraceReader, redaction: Redaction) -> Iterator[Event]:
-    """The events that are left, each new id explained that they still name; `***` for what looks like a key."""
+    """Redacted events, with `***` for strings that look like keys; token ids that remain are explained."""
     large_values, style = LargeValues(), reader.header.json
     texts: dict[int, str | bytes] = {}
     names: dict[int, str] = {}

@@ -1,32 +1,76 @@
-"""A trace as requests, each with everything that was answered to it and when; which request an entry answers."""
+"""Recorded exchanges: each request of a trace with its replies and their times, and which request a reply answers."""
 
 from __future__ import annotations
 
 import json
+import marshal
+import zlib
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from io import BytesIO
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from lmtool.core.errors import ResourceError
 from lmtool.protocol.lmtp import frames
-from lmtool.trace.content import JsonText, write_json
-from lmtool.trace.events import Close, Done, Frame, Message, Piece, Request, Response, Vocab
-from lmtool.trace.packed import PackedList
+from lmtool.trace.events import Close, Done, Frame, JsonText, Message, Piece, Request, Response, Vocab, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lmtool.protocol.lmtp.frames import Entry, Key
-    from lmtool.trace.content import Style
-    from lmtool.trace.events import Event
+    from lmtool.trace.events import Event, Style
     from lmtool.trace.sessions import SessionAction
 
-
 T = TypeVar("T")
+
+_BLOCK = 2**13
+"""Bytes that are compressed together; fields repeat from record to record."""
+
+
+class PackedList(Generic[T]):
+    """Records in order, compressed; each iteration unpacks them again. For sequential access."""
+
+    __slots__ = ("_blocks", "_count", "_latest", "_make")
+
+    def __init__(self, make: Callable[..., T]) -> None:
+        """make: creates a record from its fields."""
+        self._make = make
+        self._blocks: list[bytes] = []
+        self._latest = bytearray()
+        self._count = 0
+
+    def append(self, *fields: Any) -> None:  # noqa: ANN401 - what `marshal` takes
+        """Add a record with these fields: JSON values, bytes, and tuples of them."""
+        self._latest += marshal.dumps(fields)
+        self._count += 1
+        if len(self._latest) >= _BLOCK:
+            self._blocks.append(zlib.compress(self._latest, 1))
+            self._latest = bytearray()
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        """Unpack each record."""
+        for block in (*self._blocks, None):
+            data = self._latest if block is None else zlib.decompress(block)
+            file = BytesIO(data)
+            while file.tell() < len(data):
+                yield self._make(*marshal.load(file))  # noqa: S302 - of `append`, never from outside
+
+    def __getitem__(self, place: int) -> T:
+        """Unpack one record by its index, from 0, at the cost of unpacking all before it. Raises `IndexError`."""
+        for record in islice(self, place, None):
+            return record
+        raise IndexError(place)
+
+
 _START_STREAMS = ("GENERATE", "SCORE")
 ENDED_KEPT = 1000
-"""Streams of a connection that are remembered after their end; an answer for an older one counts as unannounced."""
+"""Ended streams of a connection that are remembered; an answer for an older one counts as unannounced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +82,13 @@ class Reply:
     command: str
     entries: tuple[Entry, ...]
     bare: bool
-    """Whether the payload was a single object, not a list."""
+    """True if the payload was a single object, not a list."""
     style: Style
     exact: str | None = None
-    """The frame's text where all of it belongs to the request and its JSON was written in another style."""
+    """Text of the frame if all of it belongs to the request and its JSON has another style."""
 
     def wire(self, recorded_id: object, stream_id: object) -> str:
-        """The frame for a request that has this `stream_id`; as recorded if it has the recorded one."""
+        """Frame for a request with this `stream_id`; exactly as recorded if the ids are equal."""
         as_recorded = frames.stream_key(recorded_id) == frames.stream_key(stream_id)
         if self.exact is not None and as_recorded:
             return self.exact
@@ -59,7 +103,7 @@ class Reply:
 
     @property
     def last(self) -> bool:
-        """Whether a stream or request ends with it."""
+        """True if it ends a stream or request."""
         return self.command == "MSG" or any(e.get("finish_reason") or e.get("error") for e in self.entries)
 
 
@@ -79,10 +123,10 @@ class LmtpExchange:
     time: float
     connection: int
     command: str | None
-    """None for a frame that is no command and JSON object."""
+    """None for a frame that is not a command and a JSON object."""
     payload: Mapping[str, object]
     text: str | bytes
-    """The frame as it was sent."""
+    """The frame as sent."""
     replies: PackedList[Reply] = field(default_factory=lambda: PackedList(Reply))
 
     @property
@@ -97,17 +141,17 @@ class LmtpExchange:
 
     @property
     def stream_id(self) -> object:
-        """As recorded; None where there is none."""
+        """Stream id as recorded; None if there is none."""
         return self.payload.get("stream_id")
 
     @property
     def tokens(self) -> list[Entry]:
-        """The entries that have a token."""
+        """Entries with a token."""
         return [entry for reply in self.replies for entry in reply.entries if "token" in entry]
 
     @property
     def ended(self) -> bool:
-        """Whether its last answer came: an end of the stream, or what answers any other request."""
+        """True if its last answer has arrived."""
         return any(frames.ends(reply.command, entry) for reply in self.replies for entry in reply.entries)
 
 
@@ -123,7 +167,7 @@ class HttpExchange:
     response: Response | None = None
     parts: PackedList[Part] = field(default_factory=lambda: PackedList(Part))
     streamed: bool = False
-    """Whether the body was server-sent events."""
+    """True if the body was server-sent events."""
     complete: bool = False
 
     @property
@@ -147,26 +191,18 @@ RecordedRequest: TypeAlias = "Exchange | SessionAction"
 
 
 @dataclass(frozen=True, slots=True)
-class UnmatchedEntry:
-    """An entry of a server's frame for a stream that nobody began on its connection."""
-
-    connection: int
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
 class Recording:
-    """What of a trace is compared and answered, in little memory."""
+    """Requests of a trace with their answers, in little memory."""
 
     exchanges: list[Exchange]
     session_events: list[Event]
-    """Messages of Evergreen's sessions, and the ends of connections."""
+    """Messages of Evergreen sessions, and ends of connections."""
     words: Mapping[int, str | bytes]
-    """What token ids mean."""
+    """Text of token ids."""
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Recording:
-        """Read each event once. Events must hold no references to blobs."""
+        """Read a trace in one pass. Events must hold no references to blobs."""
         collector = Collector()
         session_events: list[Event] = []
         words: dict[int, str | bytes] = {}
@@ -180,17 +216,17 @@ class Recording:
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """The exchanges, and the actions of Evergreen's sessions. Raises `ResourceError` without protobuf."""
+        """Exchanges, and actions of Evergreen sessions. Raises `ResourceError` without protobuf."""
         return [*self.exchanges, *recorded_actions(self.session_events)]
 
 
 def recorded_requests(events: Iterable[Event]) -> list[RecordedRequest]:
-    """As `exchanges`, and the actions of Evergreen's sessions. Raises `ResourceError` without protobuf."""
+    """All exchanges and Evergreen actions. Raises `ResourceError` without protobuf."""
     return Recording.of(events).requests
 
 
 def recorded_actions(events: Sequence[Event]) -> list[SessionAction]:
-    """The actions of Evergreen's sessions. Raises `ResourceError` where there are some and protobuf is missing."""
+    """Actions of Evergreen sessions. Raises `ResourceError` if there are any and protobuf is missing."""
     if not any(isinstance(event, Message) for event in events):
         return []
     if find_spec("google") is None:
@@ -201,12 +237,12 @@ def recorded_actions(events: Sequence[Event]) -> list[SessionAction]:
 
 
 def exchanges(events: Iterable[Event]) -> list[Exchange]:
-    """All exchanges of a trace in order of their requests, in memory. Events must hold no references to blobs."""
+    """All exchanges of a trace in order of their requests. Events must hold no references to blobs."""
     return collect(events)[0]
 
 
-def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[UnmatchedEntry]]:
-    """As `exchanges`, and beside them what belongs to none."""
+def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[tuple[int, Entry]]]:
+    """All exchanges of a trace, and (connection, entry) of answers to streams that no request started."""
     collector = Collector()
     for event in events:
         collector.take(event)
@@ -214,37 +250,37 @@ def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[UnmatchedEntr
 
 
 def read_request(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
-    """Command and payload of a client's frame; None and nothing where it is no command and JSON object."""
+    """Command and payload of a client's frame; None and nothing if it is not a command and a JSON object."""
     command, value, _ = frames.parse(frame)
     return (command, value) if isinstance(value, dict) else (None, {})
 
 
 class RequestTable(Generic[T]):
-    """The requests of one connection by stream id: whose an entry of a frame is (LMTP, STR-2, STR-5, ERR-6).
+    """Requests of one connection by stream id; finds the request that an entry belongs to (LMTP, STR-2, STR-5, ERR-6).
 
-    An answer for an id after its stream's end still belongs to that stream, until another request names the id or
+    An answer for an id belongs to its stream even after the stream's end, until another request uses the id or
     `ENDED_KEPT` other streams have ended.
     """
 
     def __init__(self) -> None:
         self.holders: dict[Key, T] = {}
-        """The stream that has an id now, or had it last."""
+        """Current or latest stream of each id."""
         self._ended: dict[Key, None] = {}
-        """Ids whose stream has ended, in order."""
+        """Ids whose stream has ended, oldest first."""
         self._queued: dict[Key, deque[T]] = {}
-        """Requests that named the id of a stream that runs: refused, or next."""
+        """Requests with the id of a running stream: refused, or started after it."""
         self._questions: dict[Key, deque[T]] = {}
         """Requests that start no stream, such as MODEL_INFO."""
         self._answered_ids: set[Key] = set()
-        """Ids whose questions have all been answered; the last one is kept, for answers too many."""
+        """Ids whose questions have all been answered; the last question is kept for surplus answers."""
 
     @property
     def any_queued(self) -> bool:
-        """Whether an id may change hands when its stream ends."""
+        """True if an id may pass to another request when its stream ends."""
         return bool(self._queued)
 
     def add(self, command: str | None, key: Key, request: T) -> None:
-        """A request that bears this id."""
+        """Add a request with this id."""
         if command not in _START_STREAMS:
             if key in self._answered_ids:
                 self._answered_ids.discard(key)
@@ -257,7 +293,7 @@ class RequestTable(Generic[T]):
             self._queued.setdefault(key, deque()).append(request)
 
     def owner(self, command: str | None, entry: Entry) -> T | None:
-        """The request that an entry answers; None where nobody asked. Call it once for each entry, in order."""
+        """Request that an entry answers; None if there is none. Call once per entry, in order."""
         key = frames.stream_key(entry.get("stream_id"))
         questions = self._questions.get(key)
         if command == "MSG":
@@ -270,7 +306,7 @@ class RequestTable(Generic[T]):
         return self.holders.get(key, questions[0] if questions else None)
 
     def _answer(self, key: Key, questions: deque[T]) -> T:
-        """The oldest of these questions, which has its answer now."""
+        """The oldest of these questions, which is now answered."""
         if len(questions) > 1:
             return questions.popleft()
         self._answered_ids.add(key)
@@ -284,7 +320,7 @@ class RequestTable(Generic[T]):
         return request
 
     def end(self, key: Key) -> None:
-        """The stream that has this id is over: the id is free, or the next request's."""
+        """End the stream with this id; the id becomes free, or passes to the next queued request."""
         if key in self._queued:
             self.holders[key] = self._next(key)
             return
@@ -294,18 +330,18 @@ class RequestTable(Generic[T]):
             del self._ended[oldest], self.holders[oldest]
 
     def open_requests(self) -> list[T]:
-        """Those without an end."""
+        """Requests without an end."""
         left = [request for key, request in self.holders.items() if key not in self._ended]
         left += [request for queued in self._queued.values() for request in queued]
         return left + [q for key, several in self._questions.items() if key not in self._answered_ids for q in several]
 
 
 class Collector:
-    """Takes events, in order, and has the exchanges of those so far."""
+    """Builds the exchanges of a trace; call `take` with each event, in order."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
-        self.unmatched: list[UnmatchedEntry] = []
+        self.unmatched: list[tuple[int, Entry]] = []
         self._tables: defaultdict[int, RequestTable[LmtpExchange]] = defaultdict(RequestTable)
         self._latest: dict[int, LmtpExchange] = {}
         self._http: defaultdict[int, deque[HttpExchange]] = defaultdict(deque)
@@ -343,7 +379,7 @@ class Collector:
         for entry in entries:
             exchange = self._owner(frame.connection, command, entry)
             if exchange is None:
-                self.unmatched.append(UnmatchedEntry(frame.connection, entry))
+                self.unmatched.append((frame.connection, entry))
             else:
                 shares.setdefault(id(exchange), (exchange, []))[1].append(entry)
         style: Style = frame.content.style if isinstance(frame.content, JsonText) else "py"

@@ -1,4 +1,4 @@
-"""Which streams and tokens to show: `sid:3 p<.1 | err "text" !/re/`, parsed once, evaluated for every token."""
+"""Filter expressions for streams and tokens, such as `sid:3 p<.1 | err "text" !/re/`; parsed once, tested per token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEEPEST = 50
 
 
 class Facts(Protocol):
-    """What a filter may test; None stands for what is not known, such as a token's facts where a stream is meant."""
+    """Properties that a filter tests; None if unknown, such as a token's properties when a stream is tested."""
 
     @property
     def sid(self) -> str:
@@ -39,7 +39,7 @@ class Facts(Protocol):
 
     @property
     def state(self) -> str:
-        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`: of the stream, as it ends."""
+        """State or ending of the stream: `waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`."""
 
     @property
     def p(self) -> float | None:
@@ -51,11 +51,11 @@ class Facts(Protocol):
 
     @property
     def rank(self) -> Rank | None:
-        """Rank of the token, or the least that it can be."""
+        """Rank of the token, or a lower bound."""
 
     @property
     def gap(self) -> float | None:
-        """Milliseconds since the stream's token before; tokens of one frame came together."""
+        """Milliseconds since the stream's previous token; tokens of one frame arrive together."""
 
     @property
     def tok(self) -> int | None:
@@ -67,7 +67,7 @@ class Facts(Protocol):
 
     @property
     def is_thought(self) -> bool | None:
-        """Whether the token is of what the model thinks before its answer."""
+        """True if the token belongs to the model's reasoning."""
 
 
 Test: TypeAlias = "Callable[[Facts], bool | None]"
@@ -100,7 +100,7 @@ FORMS = (
     'sid:3 conn:1 model:NAME kind:score state:err tok:262 p<.1 bits>5 rank>3 gap>50ms "text" /regex/ thought err run'
     " done · | or · ! not · ( )"
 )
-"""All forms, for a message or a help screen."""
+"""All forms of conditions, for messages and help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +109,20 @@ class Filter:
 
     source: str
     names: frozenset[str]
-    """The members of `Facts` that it tests."""
+    """Members of `Facts` that it tests."""
     _test: Test
 
     def token(self, facts: Facts) -> bool:
-        """Whether to show a token."""
+        """True if a token matches."""
         return self._test(facts) is True
 
     def stream(self, facts: Facts) -> bool:
-        """Whether a stream may have tokens to show: what depends on tokens counts as possible."""
+        """True if a stream may have matching tokens; conditions on tokens count as possible."""
         return self._test(facts) is not False
 
 
 def parse(source: str) -> Filter:
-    """Parse an expression; an empty one shows everything. Raises `UsageError` that names the place."""
+    """Parse an expression; an empty one matches everything. Raises `UsageError` that quotes the mistake."""
     if len(source) > LONGEST:
         raise UsageError(f"the filter has {len(source)} characters; at most {LONGEST}")
     parser = _Parser(source)
@@ -161,7 +161,7 @@ class _Parser:
         if self._next("("):
             return self._deeper(self._in_parentheses)
         if self._at == len(self._words):
-            raise _error(self._source, "something is missing at its end")
+            raise _error(self._source, "it ends too early")
         word, test = self._words[self._at]
         if test is None:
             raise _error(self._source, f"{word!r} does not fit there")
@@ -190,7 +190,7 @@ class _Parser:
 
 
 def _split(source: str, names: set[str]) -> list[tuple[str, Test | None]]:
-    """Words and their tests; a mark has none."""
+    """Words and their tests; operators have none."""
     words: list[tuple[str, Test | None]] = []
     at = 0
     while source[at:].strip():
@@ -205,7 +205,9 @@ def _split(source: str, names: set[str]) -> list[tuple[str, Test | None]]:
 def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
     word = match["word"]
     if word is not None and word[0] in "<>=:":
-        raise _error(source, f"no name stands before {word}, as in p<.1 without blanks; quotes look for it as text")
+        raise _error(
+            source, f"no name before {word}; write it without blanks, as in p<.1, or in quotes to search for text"
+        )
     if match["name"] is not None:
         names.add(match["name"])
         return _named(source, match["name"], match["sign"], match["value"])
@@ -225,25 +227,25 @@ def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
     try:
         pattern = re.compile(match["regex"])
     except (re.error, OverflowError, RecursionError) as error:
-        raise _error(source, f"/{match['regex']}/ is no regular expression: {error}") from None
+        raise _error(source, f"/{match['regex']}/ is not a valid regular expression: {error}") from None
     return _known("text", lambda text: pattern.search(text) is not None)
 
 
 def _named(source: str, name: str, sign: str, value: str) -> Test:
     if not value:
-        raise _error(source, f"nothing stands behind {name}{sign}, as in sid:3 without blanks")
+        raise _error(source, f"no value after {name}{sign}; write it without blanks, as in sid:3")
     if name in _UNITS and sign in _COMPARE:
         return _compared(name, _COMPARE[sign], _number(source, name, sign, value))
     if name not in _NAMES or sign not in (":", "="):
         raise _error(source, f"{name}{sign}{value} is not known")
     if name in ("conn", "tok"):
         if not value.isdecimal():
-            raise _error(source, f"{value!r} after {name}{sign} is no whole number")
+            raise _error(source, f"{value!r} after {name}{sign} is not a whole number")
         return _compared(name, operator.eq, int(value)) if name == "tok" else _among(name, {int(value)})
     if name in ("state", "kind"):
         known = _STATES if name == "state" else {kind: {kind} for kind in _KINDS}
         if value.lower() not in known:
-            raise _error(source, f"{value!r} is no {name}; there are {', '.join(known)}")
+            raise _error(source, f"{value!r} is not a {name}; expected one of {', '.join(known)}")
         return _among(name, known[value.lower()])
     if name == "sid":  # `3` is any connection's stream 3, `1/3` one connection's
         return lambda facts: facts.sid == value or ("/" not in value and facts.sid.partition("/")[2] == value)
@@ -255,7 +257,7 @@ def _number(source: str, name: str, sign: str, value: str) -> float:
     units = _UNITS[name]
     if number is None or number[3] not in units:
         named = f" (units: {', '.join(filter(None, units))})" if any(units) else ""
-        raise _error(source, f"{value!r} after {name}{sign} is no number{named}")
+        raise _error(source, f"{value!r} after {name}{sign} is not a number{named}")
     return float(number[1] + (number[2] or "")) * units[number[3]]
 
 
@@ -264,7 +266,7 @@ def _compared(name: str, compare: Callable[[float, float], bool], limit: float) 
 
 
 def _known(name: str, holds: Callable[[Any], bool | None]) -> Test:
-    """Whether something holds for what may not be known."""
+    """A test that gives None for an unknown value."""
 
     def test(facts: Facts) -> bool | None:
         value = getattr(facts, name)

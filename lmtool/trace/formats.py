@@ -1,4 +1,4 @@
-"""Other formats: traces as terminal recordings, tables, documents, wire logs, browser archives; wire logs read."""
+"""Traces as asciicast, CSV, HAR, wire log and Markdown; wire logs as traces."""
 
 from __future__ import annotations
 
@@ -17,34 +17,31 @@ from lmtool.core.logprobs.heat import THOUGHT_INK
 from lmtool.settings.terminal import visible
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.codec import kind_of
-from lmtool.trace.content import parse_frame
-from lmtool.trace.events import Close, Drop, Frame, Message, Open, Piece, Request, Response
+from lmtool.trace.events import Close, Drop, Frame, Message, Open, Piece, Request, Response, parse_frame
 from lmtool.trace.exchanges import Collector, HttpExchange
-from lmtool.trace.prompt_parts import prompt_text
-from lmtool.trace.stream_events import PROMPT_MEMBERS, RequestStarted, Stream, new_stream, stream_of
+from lmtool.trace.stream_events import PROMPT_MEMBERS, RequestStarted, Stream, new_stream, prompt_text, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from lmtool.trace.content import Style
-    from lmtool.trace.events import Direction, Event
-    from lmtool.trace.header import Header
+    from lmtool.trace.codec import Header
+    from lmtool.trace.events import Direction, Event, Style
 
 _COMMAND = re.compile(r"(GENERATE|SCORE|MODEL_INFO|MODELS|BUFFER|WATCH|CANCEL|TOKEN|MSG) \S")
 _FROM_SERVER = ("TOKEN", "MSG")
 COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs", "thought", "prompt")
 _FORMULA = "=+-@\t\uff1d\uff0b\uff0d\uff20"
-"""Begin what tables take for formulas."""
+"""First characters of a cell that spreadsheets read as a formula."""
 THOUGHT_SGR = f"3;38;5;{THOUGHT_INK}"
-"""How a terminal recording shows what a model thinks before its answer."""
+"""Terminal style of reasoning."""
 _LARGE = (*PROMPT_MEMBERS, "logit_bias", "tools", "functions")
-"""Members of a request that a document leaves out."""
+"""Members of a request that a document omits."""
 
 
 def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
-    """A table with one row an output, with the prompt in a stream's first; choice: of this choice of each HTTP answer.
+    """A table with one row per output, and the prompt in the first row of a stream.
 
-    A stream without outputs has a row of its own.
+    A stream without outputs has one row. choice: only this choice of HTTP answers.
     """
     del header
     answers, asked = Answers(stream_of), dict[str, RequestStarted]()
@@ -67,7 +64,7 @@ def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -
 
 
 def _name(alternative: int | str | bytes) -> str:
-    """An id as it is, a text as JSON, bytes as `0xf09f`."""
+    """Name of an alternative: an id unchanged, a text as JSON, bytes as `0xf09f`."""
     if isinstance(alternative, bytes):
         return f"0x{alternative.hex()}"
     return json.dumps(alternative, ensure_ascii=False)
@@ -80,9 +77,9 @@ def _row(values: Iterable[object]) -> str:
 
 
 def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """An asciicast version 2: the text of all streams as it came, each change of stream on a line of its own.
+    """An asciicast version 2: the text of all streams as it arrived, with a new line for each change of stream.
 
-    So does an answer behind its thought, which has a look of its own.
+    Reasoning has its own style; the answer after it starts a new line.
     """
     title = _line(header.title or "lmtool trace")
     yield json.dumps({"version": 2, "width": 100, "height": 30, "title": title}) + "\n"
@@ -105,17 +102,17 @@ def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """A text in one line, with nothing that acts or hides."""
+    """Text on one line, without control characters."""
     return visible(text).replace("\n", "⏎")
 
 
 def _plain(text: str) -> str:
-    """The same for a document: neither HTML nor signs of Markdown."""
+    """Text for a document, with HTML and Markdown escaped."""
     return re.sub(r"([\\`*_{}\[\]()#!|~])", r"\\\1", html.escape(_line(text), quote=False))
 
 
 def _cell(value: object) -> object:
-    """The same for a table: a program that opens it takes no text for a formula."""
+    """Text for a table cell; text that looks like a formula gets a quote in front."""
     if not isinstance(value, str):
         return value
     shown = visible(value)
@@ -124,12 +121,12 @@ def _cell(value: object) -> object:
 
 @dataclass(slots=True, eq=False)
 class _Section(Stream):
-    """A stream as a section of a document."""
+    """A stream as a section of a Markdown document."""
 
     asked: RequestStarted | None = None
     text: StreamText | None = None
     thought: list[str] = field(default_factory=list)
-    """Pieces of what the model thinks before its answer."""
+    """Pieces of the model's reasoning."""
     pieces: list[str] = field(default_factory=list)
 
     def written(self, ending: str, text_of_id: Callable[[int], str | None]) -> str:
@@ -152,9 +149,9 @@ def _fenced(kind: str, pieces: list[str]) -> str:
 
 
 def as_markdown(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
-    """A document with one section a stream: its request, prompt and text. Texts of running streams are held in memory.
+    """A document with one section per stream: request, prompt and text. Holds texts of running streams in memory.
 
-    choice: of this choice of each HTTP answer alone.
+    choice: only this choice of HTTP answers.
     """
     running: dict[_Section, None] = {}
 
@@ -187,9 +184,9 @@ def _longest_run(text: str) -> int:
 
 
 def as_lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """A wire log: `> ` and `< ` before each text frame, a line each; `# ` before what is no such frame.
+    """A wire log: text frames after `> ` and `< `, one per line; `# ` before everything else.
 
-    Raises `FileError` where a trace has no text frame at all, before anything is given.
+    Raises `FileError` for a trace without any text frame, before the first line.
     """
     del header
     left_out, any_frame = list[str](), False
@@ -202,19 +199,19 @@ def as_lines(header: Header, events: Iterable[Event]) -> Iterator[str]:
             yield f"{kind_of(event)} {wire}\n"
         elif isinstance(event, Frame | Message | Request | Response | Piece):
             left_out.append(
-                f"# {event.time:.6f} {kind_of(event)} of connection {event.connection} is no line of text\n"
+                f"# {event.time:.6f} {kind_of(event)} of connection {event.connection} is not a line of text\n"
             )
     if left_out and not any_frame:
         raise FileError(
-            f"no text frame of a WebSocket is in it, only: {left_out[0].strip('# ' + chr(10))}", "use har or markdown"
+            f"the trace has no WebSocket text frame, only: {left_out[0].strip('# ' + chr(10))}", "use har or markdown"
         )
     yield from left_out
 
 
 def as_har(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """An HTTP archive: an entry an exchange, and one a WebSocket, with `_webSocketMessages`; all are held in memory.
+    """An HTTP archive: one entry per exchange, and per WebSocket with `_webSocketMessages`; held in memory.
 
-    Messages of Evergreen are given as JSON.
+    Evergreen messages are written as JSON.
     """
     sockets: dict[int, dict[str, object]] = {}
     collector, start = Collector(), datetime.fromisoformat(header.created or "1970-01-01T00:00:00Z")
@@ -286,10 +283,10 @@ def _har_message(event: Frame | Message) -> Mapping[str, object]:
 
 
 def from_wire_log(lines: Iterable[str], style: Style, left_out: list[int] | None = None) -> Iterator[Event]:
-    """A plain wire log as one connection, as websocat and wscat print it; times are event numbers / 1000.
+    """Events of a plain wire log as one connection, as websocat and wscat print it; times are event numbers / 1000.
 
-    `> ` is the client, `< ` the server; a line that begins with a known command needs no mark. left_out: gets the
-    numbers of all other lines but comments. Raises `FileError` where no line is a frame.
+    `> ` marks the client, `< ` the server; a line that begins with a known command needs no mark. left_out: gets the
+    numbers of all other lines except comments. Raises `FileError` if no line is a frame.
     """
     yield Open(0.0, 1)
     number, first = 1, ""
@@ -304,9 +301,7 @@ def from_wire_log(lines: Iterable[str], style: Style, left_out: list[int] | None
                 left_out.append(place)
     if number == 1:
         found = first or "it is empty"
-        raise FileError(
-            f"it is no trace, and none of its lines is a frame: {found}", "expected lines that begin with > or <"
-        )
+        raise FileError(f"not a trace, and no line is a frame: {found}", "expected lines that begin with > or <")
 
 
 def _logged_frame(line: str) -> tuple[Direction, str] | None:
@@ -327,4 +322,4 @@ FORMATS: Mapping[str, Callable[[Header, Iterable[Event]], Iterator[str]]] = {
     "lines": as_lines,
     "markdown": as_markdown,
 }
-"""Name of a format to what writes it, piece by piece."""
+"""Writer of each format, by name."""

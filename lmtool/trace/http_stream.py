@@ -1,4 +1,4 @@
-"""One direction of an HTTP/1.1 connection, split into heads and bodies without holding a body back (RFC 9112)."""
+"""HTTP/1.1 parser for one direction of a connection (RFC 9112); keeps the exact bytes and buffers only heads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LONGEST_HEAD = 2**16
-"""Bytes; what is longer is passed on and no longer followed."""
+"""Bytes; a longer head is passed on unparsed, like everything after it."""
 _LONGEST_LINE = 8192
 MOST_FIELDS = 256
-"""Header lines of a message, and likewise trailers."""
+"""Largest number of header lines of a message, and of its trailer lines."""
 _MOST_FRAMING, _FRAMING_PER_CHUNK = 2**14, 16
-"""Bytes of chunk extensions and trailers, above what is given for each chunk and for twice its content."""
+"""Bytes of chunk extensions and trailers: a fixed amount, and more for each chunk and for twice its content."""
 _ENCODINGS = (b"gzip", b"x-gzip", b"deflate", b"identity")
-"""Of a body, that `connection_tap` undoes."""
+"""Content codings that `connection_tap` can decode."""
 _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
 _FRAMING = ("content-length", "transfer-encoding")
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -30,14 +30,14 @@ class Head:
     """Start line and headers of a message."""
 
     raw: bytes
-    """As sent, with the blank line."""
+    """Bytes as sent, with the blank line."""
     start: tuple[str, str, str]
     """Method, path, version of a request; version, status, reason of a response."""
     headers: tuple[tuple[str, str], ...]
     """Names in lower case."""
 
     def get(self, name: str) -> str:
-        """A header's value, all values of the name joined; empty where there is none."""
+        """Value of a header, with all values of the name joined; empty if there is none."""
         return ", ".join(value for key, value in self.headers if key == name)
 
 
@@ -46,14 +46,14 @@ class Data:
     """Bytes of a message after its head."""
 
     raw: bytes
-    """As sent."""
+    """Bytes as sent."""
     body: bytes
-    """What of it belongs to the content: without chunk sizes and trailers."""
+    """The content in these bytes: without chunk sizes and trailers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trailer(Data):
-    """A whole trailer, which no proxy need pass on (RFC 9110, 6.5.1): a server might take it for a header."""
+    """A complete trailer, which no proxy must pass on (RFC 9110, 6.5.1): a server might take it for a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Bytes that are not HTTP: after an upgrade, or after something that cannot be followed."""
+    """Bytes that are not HTTP: after an upgrade, or after a syntax error."""
 
     raw: bytes
 
@@ -74,9 +74,9 @@ Part: TypeAlias = Head | Data | Last | Opaque
 
 
 class HttpStream:
-    """Takes bytes, gives parts; the `raw` of all parts together are the bytes, in order.
+    """Incremental parser: bytes in, parts out; the `raw` of all parts joined gives the bytes back.
 
-    Only a head that is not complete yet is held back.
+    Buffers only incomplete heads.
     """
 
     def __init__(self, *, responses: bool) -> None:
@@ -87,19 +87,19 @@ class HttpStream:
         self._framing = 0
         self._state: Callable[[bytes, list[Part]], bytes] = self._in_head
         self.methods: deque[str] = deque()
-        """For responses: methods of the requests that have not been answered; the caller appends them."""
+        """For responses: methods of the unanswered requests; the caller appends them."""
         self.broken = ""
-        """Why the bytes are no longer followed; empty while they are."""
+        """Reason parsing stopped; empty while it continues."""
 
     def feed(self, data: bytes) -> list[Part]:
-        """The parts that these bytes complete."""
+        """Parts that these bytes complete."""
         parts: list[Part] = []
         while data:
             data = self._state(data, parts)
         return parts
 
     def end(self) -> list[Part]:
-        """The parts at the end of the connection: a body that lasts until then is complete."""
+        """Parts at the end of the connection: a body without a length is complete."""
         if self._state == self._until_end:
             return [Last()]
         pending, self._head = bytes(self._head or (self._line if self._state == self._trailers else b"")), bytearray()
@@ -107,11 +107,11 @@ class HttpStream:
 
     @property
     def between(self) -> bool:
-        """Whether the last message is complete and no other has begun."""
+        """True if the last message is complete and no other has started."""
         return self._state == self._in_head and not self._head
 
     def resume(self) -> None:
-        """Follow the bytes again: the upgrade was refused."""
+        """Parse again: the upgrade was refused."""
         self._state = self._in_head
 
     def _in_head(self, data: bytes, parts: list[Part]) -> bytes:
@@ -151,7 +151,7 @@ class HttpStream:
         return not (status.startswith("1") or status in ("204", "304") or method == "HEAD")
 
     def _none(self, head: Head, parts: list[Part]) -> None:
-        """A message without a body; an upgrade may follow it."""
+        """End a message without a body; an upgrade may follow."""
         upgrades = head.start[1] == "101" if self._responses else is_websocket_handshake(head)
         self._state = self._opaque if upgrades else self._in_head
         parts.append(Last())
@@ -197,9 +197,9 @@ class HttpStream:
         return rest
 
     def _take_line(self, data: bytes, parts: list[Part], kind: type[Data] = Data) -> tuple[bytes | None, bytes]:
-        """A whole line (None while it is not complete) and what follows it.
+        """A complete line (None while it is incomplete) and the bytes after it.
 
-        The bytes are passed on at once, those of a trailer when it is complete.
+        Bytes are passed on at once, those of a trailer when it is complete.
         """
         end = data.find(b"\n") + 1 or len(data)
         self._line += data[:end]
@@ -250,19 +250,19 @@ def _parse_head(raw: bytes) -> Head | None:
 
 
 def is_websocket_handshake(head: Head) -> bool:
-    """Whether a request is a WebSocket handshake."""
+    """True if a request is a WebSocket handshake."""
     return head.get("upgrade").lower() == "websocket" and "upgrade" in head.get("connection").lower()
 
 
 def is_session(head: Head) -> bool:
-    """Whether a WebSocket handshake is for Evergreen, by its path: servers of ours have it at `/evergreen`."""
+    """True if a WebSocket handshake is for Evergreen: its path ends in `/evergreen`, as on our servers."""
     return is_websocket_handshake(head) and head.start[1].partition("?")[0].endswith("/evergreen")
 
 
 def is_unambiguous(head: Head) -> bool:
-    """Whether every server reads a request's head as it is read here, and ends its body there.
+    """True if every server parses a request's head as we do and finds the same end of its body.
 
-    RFC 9112, 2.2, 5.1 and 6.1: one length at most, in digits, or `chunked` alone.
+    RFC 9112, 2.2, 5.1 and 6.1: at most one length, in digits, or `chunked` alone.
     """
     first, *fields = head.raw[:-4].split(b"\r\n")
     if not _REQUEST_LINE.fullmatch(first) or not all(map(_FIELD.fullmatch, fields)):
@@ -275,16 +275,16 @@ def is_unambiguous(head: Head) -> bool:
 
 
 def has_no_body(head: Head) -> bool:
-    """Whether nothing can follow a request's head: no body, and no other protocol."""
+    """True if neither a body nor another protocol follows a request's head."""
     return not any(head.get(name) for name in ("content-length", "transfer-encoding", "upgrade"))
 
 
 def redirect_head(head: Head, host: str | None, base: str, client: str | None = None) -> bytes:
-    """The bytes of a request head as the server behind a proxy expects it, without what was for the proxy alone.
+    """Request head as the server behind a proxy expects it, without the proxy's own headers.
 
-    host: the server's own `Host`; None leaves what the client asked for. base: the path that the server's URL names;
-    put in front of paths that lack it. client: where the request comes from, told in place of what it says itself.
-    Only compressions are left to choose from that a recording can undo.
+    host: the server's `Host`; None keeps the client's. base: path of the server's URL, put in front of paths that lack
+    it. client: client address, which replaces what the request claims. Only content codings that a recording can decode
+    stay.
     """
     method, path, version = head.start
     lines = head.raw[:-4].split(b"\r\n")
@@ -300,7 +300,7 @@ def redirect_head(head: Head, host: str | None, base: str, client: str | None = 
 
 
 def path_below(path: str, base: str) -> str:
-    """A path below a base, all or the end of which it may begin with: `/v1/chat` below `/api/v1`."""
+    """A path below a base; it may already begin with the base or its last segments: `/v1/chat` below `/api/v1`."""
     bare = base.rstrip("/")
     if not bare or not path.startswith("/"):
         return path
@@ -315,7 +315,7 @@ def path_below(path: str, base: str) -> str:
 
 
 def _readable_encodings(line: bytes) -> bytes:
-    """A header line; one that says which compressions are taken, without those that only few programs can undo."""
+    """A header line; `Accept-Encoding` without the codings that a recording cannot decode."""
     name, colon, value = line.partition(b":")
     if name.lower() != b"accept-encoding":
         return line

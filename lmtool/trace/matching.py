@@ -1,41 +1,43 @@
-"""Which recorded exchange answers a request that comes in."""
+"""Find the recorded exchange that answers a request; replay its answer at a pace, or with faults injected (`Chaos`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapreplace
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
+from itertools import accumulate, chain, islice, pairwise
+from random import Random
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from lmtool.trace.diff import first_difference, quote
+from lmtool.core.errors import UsageError
+from lmtool.trace.exchanges import Part, Reply
 from lmtool.trace.stream_events import INCOMPLETE, INPUT, PROMPT_MEMBERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from lmtool.trace.exchanges import RecordedRequest
+    from lmtool.trace.exchanges import Exchange, RecordedRequest
 
 R = TypeVar("R", bound="RecordedRequest")
 Protocol: TypeAlias = Literal["lmtp", "http", "evergreen"]
 OnMiss: TypeAlias = Literal["error", "nearest", "close", "hang"]
-"""What a client gets whose request no recorded one matches."""
+"""Answer to a request that matches no recorded one."""
 MatchMode: TypeAlias = Literal["exact", "prompt", "order"]
 """`exact`: all fields; `prompt`: model and prompt; `order`: the n-th request gets the n-th answer."""
 
 DEFAULTS: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 32, "top_logprobs": 1, "logit_bias": {}}
-"""What a missing field of a GENERATE means (LMTP)."""
+"""Defaults of GENERATE fields (LMTP)."""
 _COMPARED = 32
-"""Requests of the same prompt, of the same other fields and of the same kind, among which the nearest is sought."""
+"""Candidates for the nearest request: with the same prompt, the same other fields, the same kind; this many each."""
 _HASHED_DEPTH = 20
-"""Levels of a nested value that its hash depends on."""
+"""Nesting levels that contribute to a value's hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
-    """A request that comes in."""
+    """A request to the mock server."""
 
     kind: str
-    """The LMTP command, an HTTP method and path, or an action's name; empty for a frame that is no request."""
+    """LMTP command, HTTP method and path, or an action's name; empty for a frame that is no request."""
     payload: Mapping[str, object]
     text: str | bytes
     """The frame, or the body."""
@@ -44,18 +46,18 @@ class IncomingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """No recorded request matches."""
+    """Result for a request that matches no recorded one."""
 
     nearest: RecordedRequest | None
-    """A recorded request with few differing fields, used or not; None without any of its kind."""
+    """Recorded request with few different fields, used or not; None if no request of this kind."""
     differences: tuple[str, ...]
-    """A sentence for each field of it that differs."""
+    """A sentence for each different field."""
 
 
 class Matcher(Generic[R]):
-    """Finds the recorded exchange that answers a request. Call `match` once for each request, in order.
+    """Finds the recorded exchange that answers a request. Call `match` once per request, in order.
 
-    Requests are looked up by hash: a match takes the same time whatever the number of recorded exchanges.
+    Requests are looked up by hash: the time does not depend on the number of recorded exchanges.
     """
 
     def __init__(
@@ -63,8 +65,8 @@ class Matcher(Generic[R]):
     ) -> None:
         """Index recorded exchanges.
 
-        ignore: fields that need not be equal. once: an exchange answers one request; else, once all that match were
-        used, they answer again in their order.
+        ignore: fields that may differ. once: an exchange answers one request; otherwise exchanges are used again, in
+        order, once all that match were used.
         """
         self.recorded = recorded
         """All exchanges, used or not."""
@@ -82,11 +84,11 @@ class Matcher(Generic[R]):
         return [exchange for exchange, uses in zip(self.recorded, self._uses, strict=True) if not uses]
 
     def candidates(self, request: IncomingRequest) -> Iterator[R]:
-        """The exchanges, used or not, that a request may match once what is `INCOMPLETE` of it is known."""
+        """Exchanges, used or not, that a request may match once its `INCOMPLETE` inputs are known."""
         return (self.recorded[self._place(rank)] for rank in chain.from_iterable(self._index.groups(request)))
 
     def match(self, request: IncomingRequest | RecordedRequest) -> R | Miss:
-        """The exchange that answers a request."""
+        """Exchange that answers a request, or the nearest miss."""
         groups = [group for group in self._index.groups(request) if not (self._least_used(group) and self._once)]
         if not groups:
             return self._miss(request)
@@ -129,7 +131,7 @@ class Matcher(Generic[R]):
 
 
 _Unknown: TypeAlias = frozenset[tuple[str, Literal["incomplete", "redacted"]]]
-"""Names of the fields of which a request does not tell all, each with the reason."""
+"""Fields of a request that are not fully known, each with the reason."""
 
 
 def _unknown(payload: Mapping[str, object], names: Container[str]) -> _Unknown:
@@ -139,7 +141,7 @@ def _unknown(payload: Mapping[str, object], names: Container[str]) -> _Unknown:
 
 
 class _Fields:
-    """The compared fields of a request as a key of a dictionary; its hash agrees with the equality of JSON values."""
+    """Compared fields of a request as a dictionary key; its hash agrees with the equality of JSON values."""
 
     __slots__ = ("_hash", "_value")
 
@@ -155,7 +157,7 @@ class _Fields:
 
 
 class _Index:
-    """Places of recorded requests by their compared fields, in groups of equal ones."""
+    """Positions of recorded requests by their compared fields, in groups of equal ones."""
 
     def __init__(
         self, recorded: Sequence[RecordedRequest], is_compared: Callable[[str], bool], *, any_kind: bool = False
@@ -176,12 +178,12 @@ class _Index:
                 self._names[kind] = self._names[kind].union(payload)
             early.add((kind, frozenset()))
             early.add((kind, frozenset((name, "incomplete") for name in payload if name.startswith(INPUT))))
-        for kind, unknown in early:  # the first request waits for no table
+        for kind, unknown in early:  # so that the first request need not wait for a table
             for recorded_unknown in self._kinds[kind]:
                 self._table(kind, recorded_unknown, unknown)
 
     def groups(self, request: IncomingRequest | RecordedRequest) -> Iterator[list[int]]:
-        """The groups that a request fits: several where fields are unknown, or the recording left out a query."""
+        """Groups that a request fits: several if fields are unknown or the recording omits queries."""
         for kind in self._kinds_of(request):
             unknown = _unknown(request.payload, self._names[kind])
             for recorded_unknown in self._kinds[kind]:
@@ -190,11 +192,11 @@ class _Index:
                     yield group
 
     def of_kind(self, request: IncomingRequest | RecordedRequest) -> Iterator[list[int]]:
-        """Places of all requests of its kind."""
+        """Positions of all requests of its kind."""
         return chain.from_iterable(self._kinds[kind].values() for kind in self._kinds_of(request))
 
     def _kinds_of(self, request: IncomingRequest | RecordedRequest) -> list[tuple[str, str]]:
-        """A recording that left out headers has paths without what stood after the `?`."""
+        """Kinds to look up; a recording without headers has paths without their query."""
         names = ("",) if self._any_kind else dict.fromkeys((request.kind, request.kind.partition("?")[0]))
         return [kind for name in names if (kind := (request.protocol, name)) in self._kinds]
 
@@ -222,7 +224,7 @@ class _Index:
 
 
 def _hash_of(value: object, depth: int = _HASHED_DEPTH) -> int:
-    """Equal for values that are equal as JSON: 1 and 1.0 are, and members in another order."""
+    """Equal for values that are equal as JSON: 1 and 1.0, and members in any order."""
     if isinstance(value, dict):
         return hash(frozenset((name, _hash_of(member, depth - 1)) for name, member in value.items())) if depth else 0
     if not isinstance(value, list):
@@ -242,7 +244,7 @@ def _canonical(payload: Mapping[str, object], kind: str) -> Mapping[str, object]
 
 
 def _equal(recorded: object, received: object) -> bool:
-    """Whether two values mean the same: 1, 1.0 are equal, and so are 0.0, -0.0; of redacted prompts, the lengths."""
+    """True if two values mean the same: 1 and 1.0, 0.0 and -0.0; redacted prompts of equal length."""
     if INCOMPLETE in (recorded, received):
         return True
     if _is_redacted(recorded) or _is_redacted(received):
@@ -255,7 +257,7 @@ def _is_redacted(value: object) -> bool:
 
 
 def _length(value: object) -> object:
-    """Number of ids, messages or characters, as a redacted value tells it; 1 for any other value."""
+    """Number of ids, messages or characters, also of a redacted value; 1 for any other value."""
     if isinstance(value, dict) and "$redacted" in value:
         return value.get("n")
     return len(value) if isinstance(value, list | str) else 1
@@ -269,3 +271,133 @@ def _difference(name: str, recorded: object, received: object) -> str:
             f"got {quote(received[place : place + 1], 60)} of {len(received)}"
         )
     return f"{name}: recorded {quote(recorded, 60)}, got {quote(received, 60)}"
+
+
+def first_difference(one: Sequence[object], other: Sequence[object]) -> int:
+    """First position at which two sequences differ; the length of the shorter one if it is a prefix."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def quote(value: object, most: int = 100) -> str:
+    """A value in at most this many characters, for a message."""
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+Trouble: TypeAlias = Literal["batch", "delay", "fields", "commands", "cut"]
+"""`batch`: tokens regrouped into other frames, bytes into other chunks; `delay`: extra waits; `fields`, `commands`:
+unknown ones added; `cut`: about half of the answers end with a lost connection."""
+TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
+MOST_DELAY = 0.05
+"""Seconds added before one piece, at most."""
+
+_Piece = TypeVar("_Piece", Reply, Part)
+
+
+def parse_chaos(words: str) -> tuple[Trouble, ...]:
+    """Faults named in `batch,delay`, or `all`. Raises `UsageError` for an unknown one."""
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    if unknown := [name for name in names if name not in (*TROUBLES, "all")]:
+        raise UsageError(
+            f"unknown fault {unknown[0]!r} in --chaos", f"one or more of {', '.join(TROUBLES)}, all; with commas"
+        )
+    return TROUBLES if "all" in names else tuple(one for one in TROUBLES if one in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """Injects faults into answers; the faults of an exchange depend only on the seed and on that exchange."""
+
+    troubles: tuple[Trouble, ...]
+    seed: int = 0
+
+    def replies(self, exchange: Exchange, replies: Iterable[Reply]) -> tuple[list[Reply], bool]:
+        """LMTP replies to send instead, and True if the connection is cut after them."""
+        random = self._random(exchange)
+        changed = list(replies)
+        if "batch" in self.troubles:
+            changed = list(_batched(changed, random))
+        if "fields" in self.troubles:
+            for i, reply in enumerate(changed):
+                entries = ({**e, f"x_unknown_{random.randrange(100)}": random.randrange(100)} for e in reply.entries)
+                changed[i] = replace(reply, entries=tuple(entries), exact=None)
+        if "commands" in self.troubles:
+            changed = list(_with_commands(changed, random))
+        return self._late_and_cut(changed, random)
+
+    def parts(self, exchange: Exchange, parts: Iterable[Part]) -> tuple[list[Part], bool]:
+        """Parts of an HTTP body to send instead, and True if the connection is cut after them."""
+        random = self._random(exchange)
+        changed = list(_split(parts, random)) if "batch" in self.troubles else list(parts)
+        return self._late_and_cut(changed, random)
+
+    def _random(self, exchange: Exchange) -> Random:
+        return Random(f"{self.seed} {exchange.connection} {exchange.time!r}")  # noqa: S311 - no secret, repeatable
+
+    def _late_and_cut(self, pieces: list[_Piece], random: Random) -> tuple[list[_Piece], bool]:
+        if "delay" in self.troubles:
+            late = accumulate(random.random() * MOST_DELAY for _ in pieces)
+            pieces = [replace(one, offset=one.offset + extra) for one, extra in zip(pieces, late, strict=True)]
+        if "cut" in self.troubles and pieces and random.random() < 0.5:
+            return pieces[: random.randrange(len(pieces))], True
+        return pieces, False
+
+
+def _batched(replies: Sequence[Reply], random: Random) -> Iterator[Reply]:
+    """The same entries in the same order, in frames of one to four; a frame is sent when its last entry is due."""
+    waiting: list[tuple[Reply, Mapping[str, object]]] = []
+    size = random.randint(1, 4)
+    for reply in replies:
+        if reply.command != "TOKEN":
+            yield from _joined(waiting)
+            waiting = []
+            yield reply
+            continue
+        for entry in reply.entries:
+            waiting.append((reply, entry))
+            if len(waiting) == size:
+                yield from _joined(waiting)
+                waiting, size = [], random.randint(1, 4)
+    yield from _joined(waiting)
+
+
+def _joined(waiting: Sequence[tuple[Reply, Mapping[str, object]]]) -> Iterator[Reply]:
+    if waiting:
+        yield replace(waiting[-1][0], entries=tuple(entry for _, entry in waiting), bare=False, exact=None)
+
+
+def _with_commands(replies: Sequence[Reply], random: Random) -> Iterator[Reply]:
+    for reply in replies:
+        if random.random() < 0.5:
+            entry = {"stream_id": reply.entries[0].get("stream_id"), "unknown": random.randrange(100)}
+            yield Reply(reply.offset, f"X_UNKNOWN_{random.randrange(100)}", (entry,), bare=False, style=reply.style)
+        yield reply
+
+
+def _split(parts: Iterable[Part], random: Random) -> Iterator[Part]:
+    """The same bytes, split at other places, also inside characters and events."""
+    for part in parts:
+        places = sorted(random.randrange(len(part.data) + 1) for _ in range(random.randint(0, 3)))
+        for start, end in pairwise((0, *places, len(part.data))):
+            if start < end:
+                yield Part(part.offset, part.data[start:end])
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Timing of replayed answers."""
+
+    speed: float | None = 1.0
+    """Factor on the recorded speed; None does not wait."""
+    max_gap: float | None = None
+    """Longest wait between two pieces of an answer, in seconds; None for no limit."""
+
+    def due(self, offsets: Iterable[float]) -> Iterator[float]:
+        """Time of each piece, in seconds after its request."""
+        due = before = 0.0
+        for offset in offsets:
+            gap = 0.0 if self.speed is None else max(0.0, offset - before) / self.speed
+            due += gap if self.max_gap is None else min(gap, self.max_gap)
+            before = offset
+            yield due

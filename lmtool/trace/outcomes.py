@@ -1,4 +1,4 @@
-"""Outcomes of checks, for `trace verify` and `conformance` alike: verdicts, known failures, reports."""
+"""Check outcomes of `trace verify` and `conformance`: verdicts, known failures, reports."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 Verdict: TypeAlias = Literal[
     "pass", "info", "non-strict", "tie", "skipped", "known-failing", "known-flaky", "fixed", "fail"
 ]
-"""`info`, `non-strict`, `tie`: passed, with remarks; `fixed`: on the list of known failures, but it passes."""
+"""`info`, `non-strict`, `tie`: passed with remarks; `fixed`: listed as a known failure, but passes."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 MAX_MESSAGES = 10
 """Messages of one check that a terminal shows."""
 
 
 class Check(Protocol):
-    """What an outcome is of: a recording in one direction, a conformance case."""
+    """Subject of an outcome: a recording in one direction, or a conformance case."""
 
     @property
     def id(self) -> str:
@@ -33,7 +33,7 @@ class Check(Protocol):
 
     @property
     def label(self) -> str:
-        """Its id and what else a terminal shows of it."""
+        """Id and further details for a terminal."""
         return self.id
 
     @property
@@ -41,7 +41,7 @@ class Check(Protocol):
         """Class and name in a JUnit file."""
 
     def matches(self, pattern: str) -> bool:
-        """Whether a glob names it."""
+        """True if a glob matches its id."""
         return fnmatchcase(self.id, pattern)
 
 
@@ -55,21 +55,21 @@ class Outcome(Generic[C]):
     case: C
     verdict: Verdict
     messages: tuple[str, ...] = ()
-    """A sentence for each thing found."""
+    """One sentence per finding."""
     reason: str = ""
-    """Why it was skipped, or why it is known to fail."""
+    """Reason it was skipped or is known to fail."""
     seconds: float = 0.0
     trace: str = ""
-    """File that holds what was sent and received, if it was kept."""
+    """File with the messages sent and received, if it was kept."""
 
     @property
     def bad(self) -> bool:
-        """Whether the run as a whole fails because of it."""
+        """True if it makes the run fail."""
         return self.verdict in ("fail", "fixed")
 
     @property
     def lines(self) -> list[str]:
-        """Lines for a terminal: verdict and name, then the messages of one that did not simply pass."""
+        """Lines for a terminal: verdict and name, then the messages unless it simply passed."""
         head = f"{self.verdict:<13} {self.case.label}{f'  ({self.reason})' if self.reason else ''}"
         if self.verdict in ("pass", "skipped"):
             return [head]
@@ -80,18 +80,18 @@ class Outcome(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class KnownFailures:
-    """Checks that are known to fail, always or sometimes: a glob each, and the reason."""
+    """Checks that are known to fail, always or sometimes: reasons by glob."""
 
     failing: Mapping[str, str] = field(default_factory=dict)
     flaky: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, failing: Path | None, flaky: Path | None) -> KnownFailures:
-        """From two files. Raises `FileError`, and `UsageError` for an entry without a reason."""
+        """Read both lists. Raises `FileError`, and `UsageError` for an entry without a reason."""
         return cls(_read(failing), _read(flaky))
 
     def judge(self, case: Check, verdict: Verdict) -> tuple[Verdict, str]:
-        """A check's verdict in the light of what is known, and the reason."""
+        """Verdict of a check after looking it up, and the reason."""
         if reason := _reason(self.failing, case):
             if verdict == "fail":
                 return "known-failing", reason
@@ -130,7 +130,7 @@ def parse_known(lines: Iterable[str]) -> Mapping[str, str]:
 
 
 def unmatched(patterns: Iterable[str], cases: Iterable[Check]) -> list[str]:
-    """The patterns that name none of these checks: a list must not go stale."""
+    """Patterns that match none of these checks: lists must not go stale."""
     known = list(cases)
     return [pattern for pattern in patterns if not any(case.matches(pattern) for case in known)]
 
@@ -142,7 +142,7 @@ def counts(outcomes: Iterable[Outcome[C]]) -> dict[Verdict, int]:
 
 
 def summary(outcomes: Sequence[Outcome[C]], unit: str) -> str:
-    """One line: how many, and how many of each verdict."""
+    """One line: number of outcomes, in total and per verdict."""
     tally = (f"{count} {verdict}" for verdict, count in counts(outcomes).items())
     return " · ".join([f"{len(outcomes)} {unit}", *tally])
 
@@ -153,7 +153,7 @@ def as_json(outcomes: Sequence[Outcome[C]], case: Callable[[Outcome[C]], Mapping
 
 
 def markdown(head: Sequence[str], outcomes: Sequence[Outcome[C]], columns: Mapping[str, Callable[[C], str]]) -> str:
-    """A summary for people: these lines, then a table of the outcomes that are no plain pass."""
+    """A Markdown summary: these lines, then a table of the outcomes other than `pass`."""
     lines = list(head)
     notable = [one for one in outcomes if one.verdict != "pass"]
     if notable:
@@ -170,7 +170,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def junit(suite: str, outcomes: Sequence[Outcome[C]]) -> str:
-    """A JUnit file of one suite, the form of test results that CI systems read."""
+    """A JUnit file of one suite, as CI systems read it."""
     failures, skipped = sum(one.bad for one in outcomes), sum(one.verdict == "skipped" for one in outcomes)
     head = f'<testsuite name={_attribute(suite)} tests="{len(outcomes)}" failures="{failures}" errors="0"'
     lines = [
@@ -200,5 +200,5 @@ def _attribute(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text without the control characters that XML cannot hold."""
+    """Text without control characters that XML cannot represent."""
     return "".join(one if one in "\t\n" or one >= " " else "\ufffd" for one in text)

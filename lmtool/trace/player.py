@@ -1,43 +1,51 @@
-"""A server made of recordings: LMTP and Evergreen over WebSocket, HTTP with server-sent events, on one port."""
+"""Mock server: answers LMTP, Evergreen and HTTP requests from recordings on one port, or forwards them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
 
-from lmtool.core.errors import LmtoolError, RateLimitError, UnknownModelError
+from lmtool.core.errors import ConnectError, LmtoolError, RateLimitError, UnknownModelError, UsageError
 from lmtool.net.access.caller import counted_stream, current_caller
 from lmtool.net.access.credentials import without_query_keys
+from lmtool.net.access.outgoing import as_headers
 from lmtool.net.access.policy import AccessPolicy, Refusal, answer_headers, is_preflight
 from lmtool.protocol.lmtp.messages import wire_code
+from lmtool.protocol.lmtp.transport import dial
 from lmtool.protocol.providers.answer_reader import api_of
-from lmtool.trace.admission import Admission, check_model, count_answer, count_entries
-from lmtool.trace.chaos import Chaos
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_request
-from lmtool.trace.forwarding import FrameForwarder, forward_http
 from lmtool.trace.http_server import (
     UNREADABLE,
+    Admission,
     ConnectionServer,
     arriving,
+    check_model,
+    count_answer,
+    count_entries,
     last_answer,
     preflight_answer,
     refusal_answer,
     refusal_of,
+    until,
 )
-from lmtool.trace.http_stream import Data, Head, HttpStream, Last, is_session, is_websocket_handshake
-from lmtool.trace.matching import IncomingRequest, Miss
-from lmtool.trace.pace import until
-from lmtool.trace.server_socket import ServerSocket
+from lmtool.trace.http_stream import Data, Head, HttpStream, Last, is_session, is_websocket_handshake, path_below
+from lmtool.trace.matching import Chaos, IncomingRequest, Miss
+from lmtool.trace.proxy import CONNECT_LIMIT
+from lmtool.trace.websocket_stream import ServerSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    import aiohttp
+    from websockets.asyncio.client import ClientConnection
 
     from lmtool.net.access.caller import StreamUse
     from lmtool.net.access.stall import ArrivalTimer
     from lmtool.trace.exchanges import RecordedRequest
-    from lmtool.trace.matching import Matcher, OnMiss
-    from lmtool.trace.pace import Pace
+    from lmtool.trace.matching import Matcher, OnMiss, Pace
     from lmtool.trace.proxy import Target
     from lmtool.trace.session_player import SessionPlayer
 
@@ -62,9 +70,9 @@ class Player(ConnectionServer):
         target: Target | None = None,
         policy: AccessPolicy | None = None,
     ) -> None:
-        """Make a server; call `listen`. warn: called with a sentence for each request that no recording answers.
+        """Make a server; call `listen`. warn: called with a sentence for each request without a recorded answer.
 
-        target: a real server that is asked then, whatever `on_miss` says. policy: which requests are admitted.
+        target: a real server for such requests, whatever `on_miss` is. policy: access policy.
         """
         self.policy = policy or AccessPolicy()
         self.target = target
@@ -75,39 +83,39 @@ class Player(ConnectionServer):
         self._warn = warn
         super().__init__(self._serve)
         self.sessions: SessionPlayer | None = None
-        """What speaks Evergreen; None where no session was recorded."""
+        """Player of Evergreen sessions; None if none was recorded."""
         if any(one.protocol == "evergreen" for one in matcher.recorded):
-            from lmtool.trace.session_player import SessionPlayer  # needs packages that only `serve` brings
+            from lmtool.trace.session_player import SessionPlayer  # needs packages of the `serve` extra
 
             self.sessions = SessionPlayer(self, matcher, self.policy)
         self.answered = 0
-        """Requests that a recording answered."""
+        """Requests with a recorded answer."""
         self.missed = 0
-        """Requests that none did."""
+        """Requests without a recorded answer."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _Connection(self, reader, writer).run()
-        except (ConnectionError, asyncio.CancelledError):  # the client has gone, or `close` was called
+        except (ConnectionError, asyncio.CancelledError):  # the client disconnected, or `close` was called
             writer.transport.abort()
         else:
             writer.close()
 
     async def close(self) -> None:
-        """Take no more connections, and end those that are open."""
+        """Accept no more connections, and end the open ones."""
         if self.sessions is not None:
             await self.sessions.close()
         await super().close()
 
     async def speak(self, head: Head, socket: ServerSocket) -> None:
-        """Speak over a WebSocket that was admitted: the protocol of its path."""
+        """Serve an admitted WebSocket with the protocol of its path."""
         if self.sessions is not None and is_session(head):
             await self.sessions.speak(socket, head.get("user-agent"))
         else:
             await _LmtpSocket(self, socket).run()
 
     def find(self, request: IncomingRequest) -> tuple[RecordedRequest | None, str]:
-        """The exchange that answers; if there is none, None and a sentence that says why."""
+        """Exchange that answers; or None, and a sentence with the reason."""
         match = self._matcher.match(request)
         if not isinstance(match, Miss):
             self.answered += 1
@@ -130,10 +138,10 @@ class _Connection:
         self._writer = writer
         self._admission = Admission(player.policy, writer)
         self._cors: list[tuple[str, str]] = []
-        """Headers for the answer to the request at hand."""
+        """CORS headers for the response to the current request."""
 
     async def run(self) -> None:
-        """Answer requests until the client goes, or sends one that is refused."""
+        """Answer requests until the client disconnects or one is refused."""
         try:
             with arriving(self._writer) as arrival:
                 await self._run(arrival)
@@ -171,7 +179,7 @@ class _Connection:
                 return
 
     async def _answer(self, head: Head, body: bytes) -> bool:
-        """Answer an HTTP request; return whether the connection goes on."""
+        """Answer an HTTP request. Returns True if the connection stays open."""
         if is_preflight(head.start[0], head.headers):
             self._writer.write(preflight_answer(self._player.policy, head))
             return True
@@ -191,7 +199,7 @@ class _Connection:
                 check_model(self._admission.caller, request.payload)
             exchange, why = self._player.find(request)
             if isinstance(exchange, HttpExchange) and exchange.response is not None:
-                await self._play_counted(exchange)
+                await self._play(exchange)
                 return exchange.complete
         except RateLimitError as error:
             answer = refusal_answer(self._player.policy, head, Refusal.of_limit(error))
@@ -210,16 +218,6 @@ class _Connection:
             return True
         return False
 
-    async def _play_counted(self, exchange: HttpExchange) -> None:
-        """Play, as a stream of the caller where the request asks for one. Raises `RateLimitError`."""
-        if api_of(exchange.request.method, exchange.request.path) is None:
-            await self._play(exchange)
-            return
-        with self._admission.as_current(), counted_stream() as use:
-            if use is not None:
-                count_answer(use, exchange)
-            await self._play(exchange)
-
     async def _refuse(self, status: int, reason: str, why: str) -> None:
         error = json.dumps({"error": {"message": why, "type": "no_recording", "code": None}}).encode()
         self._write_head(status, reason, {"content-type": "application/json"}, len(error))
@@ -227,7 +225,7 @@ class _Connection:
         await self._writer.drain()
 
     async def _forward(self, target: Target, head: Head, body: bytes) -> None:
-        """Answer as the real server does; 502 where it cannot be reached."""
+        """Answer as the real server does; 502 if it is unreachable."""
         started = False
         try:
             async for part in forward_http(target, head, body):
@@ -245,22 +243,26 @@ class _Connection:
         await self._writer.drain()
 
     async def _play(self, exchange: HttpExchange) -> None:
-        assert exchange.response is not None
-        size = None if exchange.streamed else sum(len(part.data) for part in exchange.parts)
-        response = exchange.response
-        self._write_head(response.status, response.reason, response.headers, size)
-        parts, cut = self._player.chaos.parts(exchange, exchange.parts)
-        due = self._player.pace.due(part.offset for part in parts)
-        began = asyncio.get_running_loop().time()
-        for when, part in zip(due, parts, strict=True):
-            await until(began + when)
-            self._writer.write(part.data if size is not None else b"%x\r\n%s\r\n" % (len(part.data), part.data))
-            await self._writer.drain()
-        if cut:
-            raise ConnectionAbortedError
-        if size is None and exchange.complete:
-            self._writer.write(b"0\r\n\r\n")
-            await self._writer.drain()
+        """Send a recorded answer; it counts as a stream of the caller if it generates. Raises `RateLimitError`."""
+        response, generates = exchange.response, api_of(exchange.request.method, exchange.request.path) is not None
+        assert response is not None
+        with self._admission.as_current(), counted_stream() if generates else contextlib.nullcontext() as use:
+            if use is not None:
+                count_answer(use, exchange)
+            size = None if exchange.streamed else sum(len(part.data) for part in exchange.parts)
+            self._write_head(response.status, response.reason, response.headers, size)
+            parts, cut = self._player.chaos.parts(exchange, exchange.parts)
+            due = self._player.pace.due(part.offset for part in parts)
+            began = asyncio.get_running_loop().time()
+            for when, part in zip(due, parts, strict=True):
+                await until(began + when)
+                self._writer.write(part.data if size is not None else b"%x\r\n%s\r\n" % (len(part.data), part.data))
+                await self._writer.drain()
+            if cut:
+                raise ConnectionAbortedError
+            if size is None and exchange.complete:
+                self._writer.write(b"0\r\n\r\n")
+                await self._writer.drain()
 
     def _write_head(self, status: int, reason: str, headers: Mapping[str, str], size: int | None) -> None:
         framing = "transfer-encoding: chunked" if size is None else f"content-length: {size}"
@@ -279,11 +281,11 @@ class _LmtpSocket:
         self._plays: list[asyncio.Task[None]] = []
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._extended = False
-        """Whether the client has shown that it knows the extensions."""
+        """True once the client has shown that it supports the extensions."""
         self._forwarder = None if player.target is None else FrameForwarder(player.target, socket.send)
 
     async def run(self) -> None:
-        """Speak until the client closes or goes."""
+        """Serve until the client closes or disconnects."""
         try:
             async for message in self._socket.messages():
                 if not await self._receive(message):
@@ -300,7 +302,7 @@ class _LmtpSocket:
                     raise failed
 
     async def _receive(self, frame: str | bytes) -> bool:
-        """Begin to answer a frame; return whether the connection goes on."""
+        """Start to answer a frame. Returns True if the connection stays open."""
         command, payload = read_request(frame)
         self._extended = self._extended or "lmtp" in payload
         key = json.dumps(payload.get("stream_id"), sort_keys=True)
@@ -342,7 +344,7 @@ class _LmtpSocket:
             await self._fail(answer, stream_id, error.message)
 
     async def _fail(self, answer: str, stream_id: object, why: str, error: LmtoolError | None = None) -> None:
-        """Refuse a request. error: whose kind is told too, to a client that knows the extensions (EXT-2, EXT-7)."""
+        """Refuse a request. error: its code is sent too if the client supports the extensions (EXT-2, EXT-7)."""
         entry: dict[str, object] = {"stream_id": stream_id, "error": why}
         if error is not None and self._extended:
             entry |= {"error_code": wire_code(error.code), "retryable": error.retryable}
@@ -369,7 +371,7 @@ class _LmtpSocket:
 
 
 def _begun(command: str | None, payload: Mapping[str, object]) -> StreamUse | None:
-    """A stream of the current caller, counted until its end; None for other requests, and without keys of a file.
+    """Start a stream of the current caller, counted until its end; None for other requests, and without a key file.
 
     Raises `LmtoolError` for what its key does not allow.
     """
@@ -384,3 +386,93 @@ def _begun(command: str | None, payload: Mapping[str, object]) -> StreamUse | No
 def _answer_of(command: str | None) -> str:
     """The command of the answer to a request."""
     return "TOKEN" if command in _STREAMS else "MSG"
+
+
+_HOP = {
+    *("host", "connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "accept-encoding"),
+    "expect",
+}
+"""Headers of one connection, which are not forwarded (RFC 9110, 7.6.1); answers must come uncompressed."""
+_OURS = {"origin", "sec-fetch-site", "proxy-authorization"}
+"""Headers meant for this server only; the server behind it is called by a program, not a browser."""
+_KEYS = {"authorization", "x-api-key"}
+"""Headers with the client's key for the server behind, unless this program has its own key for it."""
+
+
+class FrameForwarder:
+    """One client's connection to an LMTP server, opened for the first forwarded frame."""
+
+    def __init__(self, target: Target, answer: Callable[[str], Awaitable[None]]) -> None:
+        """answer: takes each frame from the server."""
+        self._target = target
+        self._answer = answer
+        self._connecting: asyncio.Task[ClientConnection] | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def send(self, frame: str | bytes) -> None:
+        """Forward a frame. Raises `ConnectError` if the server is unreachable or disconnected, `AccessDeniedError`."""
+        from websockets.exceptions import ConnectionClosed
+
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        connection = await self._connecting
+        try:
+            await connection.send(frame)
+        except ConnectionClosed:
+            raise ConnectError(f"the connection to {self._target.url} is lost") from None
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._connecting is None:
+            return
+        self._connecting.cancel()
+        (connection,) = await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._reading is not None and not isinstance(connection, BaseException):
+            await connection.close()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _connect(self) -> ClientConnection:
+        if self._target.url.startswith("http"):
+            raise ConnectError(f"{self._target.url} takes HTTP, this is an LMTP frame")
+        options = {"open_timeout": CONNECT_LIMIT, "max_size": None, "proxy": None}
+        connection = await dial(self._target.url, self._target.authorization, **options)
+        self._reading = asyncio.create_task(self._read(connection))
+        return connection
+
+    async def _read(self, connection: ClientConnection) -> None:
+        async for frame in connection:
+            await self._answer(frame if isinstance(frame, str) else frame.decode("utf-8", "replace"))
+
+
+async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator[aiohttp.ClientResponse | bytes]:
+    """Forward a request; yields the response, then pieces of its body as they arrive.
+
+    Raises `ConnectError` if the server is unreachable or breaks off.
+    """
+    import aiohttp
+
+    from lmtool.net.http_client import as_body, open_client, reason_of, verbatim
+
+    method, path, _ = head.start
+    dropped = _HOP | _OURS | (_KEYS if target.authorization is not None else set())
+    headers = [(name, value) for name, value in head.headers if name not in dropped]
+    headers += [("accept-encoding", "identity"), *as_headers(target.authorization).items()]
+    url = verbatim(_url(target, path))
+    try:
+        async with (
+            open_client(connect_timeout=CONNECT_LIMIT) as client,
+            client.request(method, url, headers=headers, data=as_body(body), allow_redirects=False) as response,
+        ):
+            yield response
+            async for piece in response.content.iter_any():
+                yield piece
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise ConnectError(f"{target.url}: {reason_of(error)}") from None
+
+
+def _url(target: Target, path: str) -> str:
+    parts = urlsplit(target.url)
+    if parts.scheme not in ("http", "https"):
+        raise UsageError(f"{target.url} takes LMTP frames, this is an HTTP request")
+    asked = urlsplit(path)
+    return urlunsplit((parts.scheme, parts.netloc, path_below(asked.path, target.path), asked.query, ""))

@@ -1,4 +1,4 @@
-"""How much of each prompt of a trace an earlier one had already, and what ends the common beginning: `cache why`."""
+"""Prompt prefixes that requests of a trace share, and the first difference after them: `lmtool cache why`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.inference.text.prompt_turns import split_turns
 from lmtool.trace.answers import Answers
-from lmtool.trace.prompt_parts import PromptContent, PromptPart, prompt_content
-from lmtool.trace.stream_events import RequestStarted, Stream, stream_of
+from lmtool.trace.stream_events import PromptContent, PromptPart, RequestStarted, Stream, prompt_content, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lmtool.protocol.providers.answer_events import TokenUsage
     from lmtool.trace.events import Event
-    from lmtool.trace.prompt_parts import Text
+    from lmtool.trace.stream_events import Text
 
 Kind: TypeAlias = Literal["new", "shorter", "text", "date", "id", "place", "order", "template", "same"]
-"""Why a common beginning ends: more follows, the prompt ends, a text differs, a date or time in it, an id in it, a part
-of another kind stands there, tools have another order, only the template's settings differ, nothing differs."""
+"""Reason a common prefix ends: `new`: more follows; `shorter`: the prompt ends; `text`: a text differs; `date`: a date
+or time in it; `id`: an id in it; `place`: a part of another kind; `order`: the tools have another order;
+`template`: only settings of the template differ; `same`: nothing differs."""
 MOST_VARIANTS = 64
-"""Different continuations of one beginning that a prompt is compared with, the latest ones."""
+"""Different continuations of one prefix that a prompt is compared with, the latest ones."""
 SHOWN = 24
-"""Characters, or ids, of a difference that are told."""
+"""Characters, or ids, of a difference that are shown."""
 _WHOLE = ("tokens", "prompt")
-"""Parts that may go on where another one ends; a message that does is another message."""
+"""Parts that another prompt may continue; a message that continues is another message."""
 _ALIGNED = 2000
-"""Ids behind a difference in which the same ids are looked for."""
+"""Ids after a difference that are searched for a common run."""
 _DATE = re.compile(
     r"\d{4}-\d\d?-\d\d?(?:[T ]\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)?|\d\d?:\d\d(?::\d\d(?:\.\d+)?)?|\d\d?[./]\d\d?[./]\d{2,4}"
     r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b|\b\d{10}(?:\d{3})?\b"
@@ -40,21 +41,21 @@ _ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What ends the common beginning of two prompts."""
+    """First difference between two prompts."""
 
     kind: Kind
     part: str = ""
-    """Such as `system`, `tool get_weather`, `message 3 (user)`, `tokens`; the first one that is not the same."""
+    """First part that differs, such as `system`, `tool get_weather`, `message 3 (user)`, `tokens`."""
     at: int = 0
-    """Characters or ids of that part before it."""
+    """Characters or ids of that part before the difference."""
     before: Text = ""
-    """What stood there in the earlier prompt, and what follows, in short."""
+    """Start of the differing text in the earlier prompt."""
     now: Text = ""
 
 
 @dataclass(slots=True)
 class SharedPrefix:
-    """One request, and the earlier one that it shares most with."""
+    """A request, and the earlier one that shares its longest prefix."""
 
     label: str
     """Connection and stream, or number of the request, such as `1/3`."""
@@ -63,17 +64,17 @@ class SharedPrefix:
     """`GENERATE`, `SCORE`, or an HTTP method and path."""
     content: PromptContent
     common: int = 0
-    """Tokens or characters of the longest common beginning."""
+    """Length of the longest common prefix in tokens or characters."""
     earlier: SharedPrefix | None = None
-    """That earlier request; None where there is none of its model and cache salt."""
+    """That earlier request; None if there is none with its model and cache salt."""
     difference: Difference | None = None
-    """None where there is nothing to compare."""
+    """None if there is nothing to compare."""
     repeated: int = 0
-    """Of what follows, in the same unit, what the earlier prompt had as well: a cache of beginnings cannot have it."""
+    """Characters or ids after the difference that the earlier prompt has too; a prefix cache cannot reuse them."""
     settings: tuple[str, ...] = ()
-    """Names of the template's settings that differ."""
+    """Template settings that differ."""
     usage: TokenUsage | None = None
-    """What the server counted."""
+    """Usage that the server reported."""
 
     @property
     def total(self) -> int:
@@ -82,25 +83,25 @@ class SharedPrefix:
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Tokens of the prompt: counted, or as the server says; None where nobody does."""
+        """Prompt tokens, counted or reported by the server; None if unknown."""
         if self.content.unit == "tokens":
             return self.total
         return None if self.usage is None else self.usage.prompt_tokens
 
     @property
     def cached_tokens(self) -> int | None:
-        """What the server says it had."""
+        """Cached tokens that the server reported."""
         return None if self.usage is None else self.usage.cached_tokens
 
     @property
     def common_tokens(self) -> int | None:
-        """The common beginning in tokens: exact for ids, of characters by their share of the earlier prompt."""
+        """Length of the common prefix in tokens: exact for ids, estimated by share for characters."""
         if self.earlier is not None and self.earlier.in_tokens(self.common) is not None:
             return self.earlier.in_tokens(self.common)
         return self.in_tokens(self.common)
 
     def in_tokens(self, amount: int) -> int | None:
-        """An amount of the prompt in tokens: exact for ids, of characters by their share; None where unknown."""
+        """An amount of the prompt in tokens: exact for ids, estimated by share for characters; None if unknown."""
         if self.content.unit == "tokens":
             return amount
         tokens = self.prompt_tokens
@@ -109,34 +110,34 @@ class SharedPrefix:
 
 @dataclass(slots=True)
 class _Node:
-    """A beginning of prompts."""
+    """A prefix in the tree of prompts."""
 
     children: dict[PromptPart, _Node] = field(default_factory=dict)
     latest: SharedPrefix | None = None
-    """The latest request whose prompt begins so."""
+    """Latest request with this prefix."""
     ends: SharedPrefix | None = None
-    """The latest whose prompt is no more than this."""
+    """Latest request whose prompt is exactly this prefix."""
 
 
 class PrefixSharing:
-    """Compares each request with all before it. Call `add` once for each, in order.
+    """Compares each request with all earlier ones. Call `add` once per request, in order.
 
-    Takes time in proportion to the length of the prompts, however many there are.
+    Takes time in proportion to the length of the prompts, regardless of their number.
     """
 
     def __init__(self) -> None:
         self._roots: dict[tuple[str, str], _Node] = {}
 
     def add(self, started: RequestStarted) -> SharedPrefix:
-        """What a request shares with earlier ones."""
+        """Prefix that a request shares with earlier ones."""
         content = prompt_content(started)
-        found = SharedPrefix(started.label, started.time, started.kind, content)
+        shared = SharedPrefix(started.label, started.time, started.kind, content)
         root = self._roots.setdefault(content.scope, _Node())
         if content.parts:
             if root.latest is not None:
-                _compare(found, root)
-            _insert(root, found)
-        return found
+                _compare(shared, root)
+            _insert(root, shared)
+        return shared
 
 
 def _insert(root: _Node, request: SharedPrefix) -> None:
@@ -144,18 +145,18 @@ def _insert(root: _Node, request: SharedPrefix) -> None:
     node.latest = request
     for part in request.content.parts:
         child = node.children.pop(part, None) or _Node()
-        node.children[part] = child  # as the latest
+        node.children[part] = child  # moves it to the end: the latest
         node = child
         node.latest = request
     node.ends = request
 
 
-def _compare(found: SharedPrefix, root: _Node) -> None:
-    """Fill in the longest common beginning with what the tree has."""
-    node, parts, depth = root, found.content.parts, 0
+def _compare(request: SharedPrefix, root: _Node) -> None:
+    """Fill in the longest common prefix with the prompts in the tree."""
+    node, parts, depth = root, request.content.parts, 0
     while depth < len(parts) and (child := node.children.get(parts[depth])) is not None:
         node, depth = child, depth + 1
-    found.common = sum(len(part.text) for part in parts[:depth])
+    request.common = sum(len(part.text) for part in parts[:depth])
     other, inside = node.ends or node.latest, 0
     if depth < len(parts):
         for part, child in list(node.children.items())[-MOST_VARIANTS:]:
@@ -163,31 +164,31 @@ def _compare(found: SharedPrefix, root: _Node) -> None:
             if child.latest is not None and (shared > inside or (not inside and node.ends is None)):
                 other, inside = child.latest, max(shared, inside)
     assert other is not None
-    found.common += inside
-    found.earlier = other
-    was, now = other.content.settings, found.content.settings
-    found.settings = tuple(name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name))
-    found.difference = _difference(other.content.parts, parts, depth, inside)
-    if found.difference.kind == "same" and found.settings:
-        found.difference = Difference("template", ", ".join(found.settings))
-    if found.difference.kind not in ("new", "same", "shorter", "template"):
+    request.common += inside
+    request.earlier = other
+    was, now = other.content.settings, request.content.settings
+    request.settings = tuple(name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name))
+    request.difference = _difference(other.content.parts, parts, depth, inside)
+    if request.difference.kind == "same" and request.settings:
+        request.difference = Difference("template", ", ".join(request.settings))
+    if request.difference.kind not in ("new", "same", "shorter", "template"):
         repeated = _repeated(other.content.parts, parts, depth, inside)
-        found.repeated = min(repeated, found.total - found.common)
+        request.repeated = min(repeated, request.total - request.common)
 
 
 def _common(one: PromptPart, other: PromptPart) -> int:
-    """Characters or ids that two parts of one name begin with alike."""
+    """Characters or ids of the common prefix of two parts with the same kind of name."""
     if type(one.text) is not type(other.text) or one.name.partition(" ")[0] != other.name.partition(" ")[0]:
         return 0
     return _alike(one.text, other.text)
 
 
 def _alike(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many items two sequences begin with alike."""
+    """Length of the common prefix of two sequences."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
-    while low < high:  # the first half that differs, again and again
+    while low < high:  # binary search
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
             low = middle
@@ -218,7 +219,7 @@ def _difference(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: 
 
 
 def _in_text(name: str, old: str, new: str, at: int) -> Difference:
-    """What differs at a place of two texts: a date, a time or an id that the place is part of, or words."""
+    """Difference at a position of two texts: a date, a time or an id around it, or words."""
     kinds: tuple[tuple[Kind, re.Pattern[str]], ...] = (("date", _DATE), ("id", _ID))
     for kind, pattern in kinds:
         was, is_now = _around(pattern, old, at), _around(pattern, new, at)
@@ -228,14 +229,14 @@ def _in_text(name: str, old: str, new: str, at: int) -> Difference:
 
 
 def _around(pattern: re.Pattern[str], text: str, at: int) -> str:
-    """The match that a place is in, or directly behind."""
+    """The match that contains or ends at a position; empty if there is none."""
     start = max(0, at - 40)
-    found = (match for match in pattern.finditer(text, start, at + 60) if match.start() <= at <= match.end())
-    return next((match[0] for match in found), "")
+    matches = (match for match in pattern.finditer(text, start, at + 60) if match.start() <= at <= match.end())
+    return next((match[0] for match in matches), "")
 
 
 def _repeated(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: int, inside: int) -> int:
-    """How much behind a difference is as it was before, in characters or ids."""
+    """Characters or ids after a difference that are unchanged."""
     if now[depth].name == "tokens":
         texts = ([part.text for part in parts[depth:]] for parts in (before, now))
         old, new = ([one for text in side if not isinstance(text, str) for one in text][inside:] for side in texts)
@@ -249,23 +250,187 @@ def _repeated(before: Sequence[PromptPart], now: Sequence[PromptPart], depth: in
 
 
 def _aligned(old: list[int], new: list[int]) -> int:
-    """Length of the longest run of ids of one list that begins near the other's beginning, and goes on alike."""
+    """Length of the common run, from the first long match near the start of both lists."""
     matcher = SequenceMatcher(None, old[:_ALIGNED], new[:_ALIGNED], autojunk=False)
     match = matcher.find_longest_match()
     return 0 if not match.size else _alike(old[match.a :], new[match.b :])
 
 
 def shared_prefixes(events: Iterable[Event]) -> tuple[list[SharedPrefix], Mapping[int, str | bytes]]:
-    """Of each request of a trace that has a model read a prompt, in order; and what ids mean.
+    """Shared prefix of each request with a prompt, in order; and the text of token ids.
 
     Events must hold no references to large values.
     """
     answers, sharing = Answers(stream_of), PrefixSharing()
-    found: list[tuple[SharedPrefix, Stream]] = []
+    pairs: list[tuple[SharedPrefix, Stream]] = []
     for event in events:
         for step in answers.follow(event):
             if isinstance(step, RequestStarted) and step.stream_kind not in ("", "ACT"):
-                found += [(sharing.add(step), step.stream)]
-    for shared, stream in found:
+                pairs += [(sharing.add(step), step.stream)]
+    for shared, stream in pairs:
         shared.usage = stream.usage
-    return [shared for shared, _ in found], answers.vocabulary
+    return [shared for shared, _ in pairs], answers.vocabulary
+
+
+_WORTH_TELLING = 32
+"""Unchanged tokens or characters after a difference that are worth a line; fewer may be a bracket or two."""
+_SLACK = 64
+"""Tokens that a server may have fewer of without a word: caches hold blocks."""
+
+
+def sentences(shared: SharedPrefix, spell: Callable[[int], str | bytes | None] = lambda _: None) -> list[str]:
+    """Lines for people: length of the shared prefix and cached tokens, then reasons. spell: text of token ids."""
+    content = shared.content
+    first = [_amount(shared, shared.total) if content.parts else "no prompt in the trace"]
+    if shared.earlier is not None:
+        share = f" ({round(100 * shared.common / shared.total)} %)" if shared.total else ""
+        first.append(
+            f"{_amount(shared, shared.common, shared.common_tokens)}{share} in common with {shared.earlier.label}"
+        )
+    elif content.parts:
+        first.append(f"the first of {content.scope[0] or 'its model'}")
+    if shared.cached_tokens is not None and shared.prompt_tokens is not None:
+        computed = max(0, shared.prompt_tokens - shared.cached_tokens)
+        first.append(f"cached {shared.cached_tokens:,}, computed {computed:,}")
+    lines = ["; ".join(first)]
+    return [*lines, *_reasons(shared, spell)]
+
+
+def _amount(shared: SharedPrefix, amount: int, tokens: int | None = None) -> str:
+    """An amount of a prompt in tokens if known, with `about` if estimated."""
+    tokens = shared.in_tokens(amount) if tokens is None else tokens
+    if tokens is None:
+        return f"{amount:,} {shared.content.unit}"
+    about = "" if shared.content.unit == "tokens" or amount in (0, shared.total) else "about "
+    return f"{about}{tokens:,} token{'s' * (tokens != 1)}"
+
+
+def _reasons(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -> Iterator[str]:
+    """Further lines: the first difference, its cost, and other causes."""
+    if shared.difference is not None:
+        yield _difference_line(shared, shared.difference, spell)
+    again = repeated_tokens(shared)
+    if shared.repeated >= _WORTH_TELLING:
+        computed = "" if again is None else f"; computed again: {again:,}"
+        yield f"after it, {_amount(shared, shared.repeated)} are unchanged{computed}"
+    common = shared.common_tokens
+    if shared.cached_tokens is not None and common is not None and shared.cached_tokens + _SLACK < common:
+        less = f"{common - shared.cached_tokens:,} tokens less than is in common"
+        yield f"the server had {less}: evicted, never cached, or in another replica"
+    if shared.cached_tokens is not None and common is not None and shared.cached_tokens >= common + _WORTH_TELLING:
+        more = f"{shared.cached_tokens - common:,} tokens more than is in common"
+        yield f"the server had {more}: it caches answers too, or had the prompt from other traffic"
+    if shared.settings and shared.difference is not None and shared.difference.kind != "template":
+        yield f"settings that may change the text around messages differ too: {', '.join(shared.settings)}"
+    if shared.content.missing:
+        yield f"part of the prompt is unknown: {shared.content.missing}"
+
+
+def repeated_tokens(shared: SharedPrefix) -> int | None:
+    """Unchanged tokens after the difference that had to be computed again; None if unknown."""
+    again = shared.in_tokens(shared.repeated)
+    if again is None or shared.prompt_tokens is None:
+        return again
+    cached = min(shared.prompt_tokens, shared.cached_tokens or 0)
+    return min(again, shared.prompt_tokens - cached)
+
+
+def _difference_line(shared: SharedPrefix, difference: Difference, spell: Callable[[int], str | bytes | None]) -> str:
+    part = _place(shared, spell) if difference.part == "tokens" else difference.part
+    match difference.kind:
+        case "same":
+            return "the same prompt"
+        case "template":
+            return f"the same messages; settings that may change the text around them differ: {difference.part}"
+        case "shorter":
+            return "it is a prefix of that one"
+        case "order":
+            return "the tools are in another order"
+        case "new":
+            return f"goes on with it: {f'what follows in {part}' if difference.at else part} is new"
+        case "place":
+            return f"{difference.now} in place of {difference.before}"
+    at = f"token {shared.common + 1:,}" if difference.part == "tokens" else f"character {difference.at + 1:,}"
+    what = {"date": ", a date or time", "id": ", an id"}.get(difference.kind, "")
+    before, now = _quote(difference.before, spell), _quote(difference.now, spell)
+    return f"{part} differs from {at}{what}: {before} before, {now} now"
+
+
+def _quote(text: str | Sequence[int], spell: Callable[[int], str | bytes | None]) -> str:
+    """A text in quotes; ids by their text, or by number."""
+    if not isinstance(text, str):
+        known = [spell(one) for one in text]
+        if not text or any(one is None for one in known):
+            return " ".join(map(str, text[:8])) or "the end"
+        text = b"".join(one.encode() if isinstance(one, str) else one or b"" for one in known).decode(errors="replace")
+    return repr(text) if text else "the end"
+
+
+def _place(shared: SharedPrefix, spell: Callable[[int], str | bytes | None]) -> str:
+    """Turn in which the common prefix of ids ends; `the prompt` if ids have no text or there are no turns."""
+    data = bytearray()
+    left = shared.common + 1
+    for part in shared.content.parts:
+        for token in part.text[:left]:
+            piece = spell(token) if isinstance(token, int) else None
+            if piece is None:
+                return "the prompt"
+            data += piece if isinstance(piece, bytes) else piece.encode() or b"\0\0"
+        left = max(0, left - len(part.text))
+    turns = [turn for turn in split_turns(data.decode(errors="replace")) if turn.role]
+    if not turns:
+        return "the prompt"
+    return "system" if len(turns) == 1 and turns[0].role == "system" else f"message {len(turns)} ({turns[-1].role})"
+
+
+def as_json(shared: SharedPrefix, spell: Callable[[int], str | bytes | None] = lambda _: None) -> dict[str, object]:
+    """The result as a JSON object; amounts in `unit`, and in tokens if these are known."""
+    difference, computed = shared.difference, None
+    if shared.prompt_tokens is not None and shared.cached_tokens is not None:
+        computed = max(0, shared.prompt_tokens - shared.cached_tokens)
+    return {
+        "request": shared.label,
+        "time": shared.time,
+        "kind": shared.kind,
+        "model": shared.content.scope[0],
+        "unit": shared.content.unit,
+        "prompt": shared.total,
+        "common": shared.common,
+        "with": None if shared.earlier is None else shared.earlier.label,
+        "differs": None if difference is None else _differs(shared, difference, spell),
+        "again": shared.repeated,
+        "settings": list(shared.settings),
+        "missing": shared.content.missing or None,
+        "tokens": {
+            "prompt": shared.prompt_tokens,
+            "common": shared.common_tokens,
+            "again": repeated_tokens(shared),
+            "cached": shared.cached_tokens,
+            "computed": computed,
+            "exact": shared.content.unit == "tokens",
+        },
+        "words": sentences(shared, spell),
+    }
+
+
+def _differs(
+    shared: SharedPrefix, difference: Difference, spell: Callable[[int], str | bytes | None]
+) -> dict[str, object]:
+    ids = difference.part == "tokens"
+    return {
+        "kind": difference.kind,
+        "part": _place(shared, spell) if ids else difference.part,
+        "at": difference.at,
+        "before": difference.before if isinstance(difference.before, str) else list(difference.before),
+        "now": difference.now if isinstance(difference.now, str) else list(difference.now),
+    }
+
+
+def summary(requests: Sequence[SharedPrefix]) -> Mapping[str, int]:
+    """Sums over all requests, in tokens; requests without known tokens count 0."""
+    return {
+        "requests": len(requests),
+        "prompt_tokens": sum(one.prompt_tokens or 0 for one in requests),
+        "cached_tokens": sum(one.cached_tokens or 0 for one in requests),
+        "computed_again": sum(repeated_tokens(one) or 0 for one in requests),
+    }

@@ -1,4 +1,4 @@
-"""A proxy that records: it stands between any client and its server and passes everything on, unchanged, first."""
+"""Recording proxy: forwards each byte between clients and a server unchanged, then records it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from lmtool.net.access.forwarding import ConflictingAddressesError
 from lmtool.net.access.outgoing import authorization, unreadable
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.net.unix_sockets import HOST, PREFIX, unix_path
-from lmtool.trace.admission import CONFLICTING, Admission
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_server import (
     CHUNK,
+    CONFLICTING,
     UNREADABLE,
+    Admission,
     ConnectionServer,
     arriving,
     last_answer,
@@ -38,26 +39,26 @@ if TYPE_CHECKING:
     from lmtool.trace.http_stream import Part
 
 CONNECT_LIMIT = 10.0
-"""Seconds that the server has to take a connection."""
+"""Seconds to wait for a connection to the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server behind the proxy, or one that is asked by a client of ours."""
+    """A server: behind the proxy, or called by our replay client."""
 
     url: str
-    """Has no credentials, so it may be shown."""
+    """Without credentials, so that it may be shown."""
     host: str
     port: int
     tls: bool
     path: str
-    """Put in front of paths that lack it."""
+    """Put in front of request paths that lack it."""
     authorization: str | None = field(default=None, repr=False)
-    """What a client of ours shows in the header of this name. A proxy shows nothing: its clients do."""
+    """Value of the `Authorization` header that our own client sends. A proxy forwards its clients' headers."""
     unix: str | None = None
-    """The path of the Unix socket it listens on, in the place of host and port."""
+    """Path of its Unix socket, used instead of host and port."""
     same_door: bool = False
-    """It lets in what the proxy lets in, by the same policy: a proxy leaves it the `Host` that was asked for."""
+    """True if the server applies the proxy's own access policy; the proxy then keeps the client's `Host`."""
 
     @property
     def authority(self) -> str:
@@ -66,7 +67,7 @@ class Target:
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
     async def open(self, limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to it; limit: bytes that are read ahead. Raises `OSError`."""
+        """Connect to it; limit: bytes of read-ahead. Raises `OSError`."""
         if self.unix is not None:
             return await asyncio.open_unix_connection(self.unix, limit=limit)
         context = ssl.create_default_context() if self.tls else None
@@ -74,9 +75,9 @@ class Target:
 
 
 def parse_target(text: str, api_key: str | None = None) -> Target:
-    """The server that a URL names: ws, wss, http or https, unix:PATH; HOST:PORT and :PORT mean ws. Raises `UsageError`.
+    """Server named by a URL: ws, wss, http or https, unix:PATH; HOST:PORT and :PORT mean ws. Raises `UsageError`.
 
-    api_key: shown to it, unless the URL has credentials of its own.
+    api_key: sent to it, unless the URL has credentials.
     """
     if path := unix_path(text):
         return Target(f"{PREFIX}{path}", HOST, 80, False, "/", authorization("", api_key)[1], path)  # noqa: FBT003 - `tls`
@@ -88,17 +89,17 @@ def parse_target(text: str, api_key: str | None = None) -> Target:
     try:
         port = parts.port or (443 if tls else 80)
     except ValueError as error:
-        raise UsageError("{} is no address of a server: {}".format(*unreadable(text, str(error))), forms) from None
+        raise UsageError("{} is not a server address: {}".format(*unreadable(text, str(error))), forms) from None
     if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
-        raise UsageError("{} is no address of a server: {}".format(*unreadable(text, "it names none")), forms)
+        raise UsageError("{} is not a server address: {}".format(*unreadable(text, "it names no host")), forms)
     return Target(without_query_keys(url), parts.hostname, port, tls, parts.path or "/", shown)
 
 
 class Proxy(ConnectionServer):
-    """Passes connections on and records what went over them.
+    """Forwards connections and records their traffic.
 
-    Each request must first pass the proxy's own policy; one that does not goes no further, and is not recorded.
-    Credentials are passed on, for the server; `Proxy-Authorization` alone is the proxy's own.
+    Each request must pass the proxy's own access policy; a refused one is neither forwarded nor recorded. Credentials
+    are forwarded to the server, except for `Proxy-Authorization`, which belongs to the proxy.
     """
 
     def __init__(
@@ -109,24 +110,24 @@ class Proxy(ConnectionServer):
         clock: Callable[[], float],
         policy: AccessPolicy | None = None,
     ) -> None:
-        """Make a proxy in front of `target`; policy: which requests are admitted.
+        """Make a proxy for `target`; policy: access policy.
 
         emit: takes a connection's number and its events in order of time, in the event loop. warn: takes a sentence for
-        people. clock: seconds since the recording began, never backwards.
+        people. clock: seconds since the recording began, monotonic.
         """
         self.policy = policy or AccessPolicy()
-        """Which requests are admitted."""
+        """Access policy for requests."""
         self.emit = emit
         self.clock = clock
         self.target = target
-        """The server behind it."""
+        """Server behind the proxy."""
         self._warn = warn
         super().__init__(self._serve)
         self.connections = 0
-        """Taken so far."""
+        """Connections accepted so far."""
 
     def number(self) -> int:
-        """The number of a further connection, such as one of this program's own: counted like those taken."""
+        """Number for another connection, for example one of this program itself."""
         self.connections += 1
         return self.connections
 
@@ -134,7 +135,7 @@ class Proxy(ConnectionServer):
         number = self.number()
         link = _Link(number, _Side(reader, writer), self)
         try:
-            with contextlib.suppress(OSError):  # one end has vanished: so shall the other one see it
+            with contextlib.suppress(OSError):  # one end disconnected: abort the other too
                 try:
                     await link.run()
                 finally:
@@ -145,7 +146,7 @@ class Proxy(ConnectionServer):
                 side.writer.transport.abort()
 
     async def connect(self) -> _Side:
-        """A connection to the server. Raises `ConnectError`, and warns, where there is none."""
+        """Connect to the server. Raises `ConnectError` and warns if that fails."""
         target = self.target
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
@@ -157,7 +158,7 @@ class Proxy(ConnectionServer):
             raise ConnectError(sentence) from None
 
     def request_bytes(self, part: Part, admission: Admission) -> bytes:
-        """A part of a request as the server expects it: behind the same door, with the address of its client."""
+        """Part of a request as the server expects it; with the client's address if they share an access policy."""
         if not isinstance(part, Head):
             return b"" if isinstance(part, Trailer) else part.raw
         target = self.target
@@ -174,14 +175,14 @@ class _Side:
     writer: asyncio.StreamWriter
 
     def end(self) -> None:
-        """Tell this end that nothing more will come."""
+        """Send end-of-file to this end."""
         if self.writer.can_write_eof():
             self.writer.write_eof()
         else:
             self.writer.close()
 
     async def close(self) -> None:
-        """Close this end once everything written has been taken."""
+        """Close this end once all data has been sent."""
         self.writer.close()
         await self.writer.wait_closed()
 
@@ -201,7 +202,7 @@ class _Link:
     def __init__(self, number: int, client: _Side, proxy: Proxy) -> None:
         self.tap = ConnectionTap(number, "py")
         self.ended_by = "proxy"
-        """The end that closed first: `client`, `server` or `proxy`."""
+        """End that closed first: `client`, `server` or `proxy`."""
         self.sides = [client]
         """The client, and the server once a request was admitted."""
         self._number = number
@@ -210,19 +211,19 @@ class _Link:
         self._admission = Admission(proxy.policy, client.writer)
 
     async def run(self) -> None:
-        """Pass everything on until both ends have ended; raises `OSError` when one of them has vanished."""
+        """Forward everything until both ends have closed. Raises `OSError` if one of them disconnects."""
         try:
             if parts := await self._first_parts():
                 await self._converse(parts)
         except _RefusedError as refused:
-            # An answer that is still on its way must not be broken into: then the end says enough.
+            # Do not write into an answer that is still being sent; closing the connection is enough then.
             answer = refusal_answer(self._proxy.policy, refused.head, refused.refusal) if self.tap.idle else b""
             await last_answer(self._client.reader, self._client.writer, answer)
         finally:
             self._admission.end()
 
     async def _converse(self, parts: list[Part]) -> None:
-        """Connect to the server and pass on; where it is away, say so to the client and to the recording."""
+        """Connect to the server and forward; if it is unreachable, answer the client and record that."""
         try:
             server = await self._proxy.connect()
         except ConnectError as away:
@@ -237,7 +238,7 @@ class _Link:
         await self._both_ways(server)
 
     async def _first_parts(self) -> list[Part]:
-        """The first parts that are admitted; none if the client leaves without any, or sends no head in time."""
+        """First admitted parts; none if the client disconnects first or sends no head in time."""
         with arriving(self._client.writer) as arrival:
             while data := await self._client.reader.read(CHUNK):
                 arrival.count(len(data))
@@ -274,7 +275,7 @@ class _Link:
             self.ended_by = name
 
     def _admitted(self, data: bytes) -> list[Part]:
-        """The parts that these bytes complete. Raises `_RefusedError` where one of them must not be passed on."""
+        """Parts that these bytes complete. Raises `_RefusedError` if one of them must not be forwarded."""
         parts = self.tap.requests.feed(data)
         for part in parts:
             if isinstance(part, Head) and (refusal := self._refusal(part)):
@@ -284,7 +285,7 @@ class _Link:
         return parts
 
     def _refusal(self, head: Head) -> Refusal | None:
-        """Why a request is not passed on; else it counts until it is answered, where the server does not count too."""
+        """Reason a request is not forwarded, or None. It counts until it is answered, unless the server counts it."""
         refusal = refusal_of(self._proxy.policy, head)
         if refusal is not None or not self._proxy.target.same_door:
             return refusal or self._admission.begin(head)

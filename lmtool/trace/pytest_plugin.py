@@ -50,11 +50,10 @@ def _setting(config: pytest.Config, name: str) -> str:
 
 
 class LmtpMock:
-    """A mock server in a thread of its own: answers as recorded, as fast as it can."""
+    """A mock server in its own thread: sends recorded answers as fast as it can."""
 
     def __init__(self, recorded: list[RecordedRequest], match: MatchMode, on_miss: OnMiss, *, once: bool) -> None:
-        from lmtool.trace.matching import Matcher
-        from lmtool.trace.pace import Pace
+        from lmtool.trace.matching import Matcher, Pace
         from lmtool.trace.player import Player
 
         self.warnings: list[str] = []
@@ -110,7 +109,7 @@ def lmtp_mock(request: pytest.FixtureRequest) -> Iterator[Callable[..., LmtpMock
     many is a miss. Requests that were not recorded are listed in the test's report.
     """
     config = request.config
-    from_option = config.getoption("--lmtp-recordings") is not None  # then from where pytest was started
+    from_option = config.getoption("--lmtp-recordings") is not None  # relative to the folder where pytest was started
     folder = (config.invocation_params.dir if from_option else config.rootpath) / _setting(config, "lmtp_recordings")
     mocks: list[LmtpMock] = []
 
@@ -119,7 +118,7 @@ def lmtp_mock(request: pytest.FixtureRequest) -> Iterator[Callable[..., LmtpMock
         match: MatchMode = "exact",
         on_miss: OnMiss = "error",
         once: bool = False,
-        reuse: bool = True,  # before there was `once`
+        reuse: bool = True,  # older name of `not once`
     ) -> LmtpMock:
         recorded = [one for path in _files(folder, names) for one in _recorded(path)]
         mocks.append(LmtpMock(recorded, match, on_miss, once=once or not reuse).start())

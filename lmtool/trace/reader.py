@@ -1,4 +1,4 @@
-"""Trace files, read from the disk: one event at a time, or any event by its number."""
+"""Read trace files: one event at a time, by event number, or in blocks with TOKEN frames left unparsed."""
 
 from __future__ import annotations
 
@@ -10,50 +10,52 @@ from array import array
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, TypeAlias, cast
+
+import msgspec
+from msgspec import Meta
 
 from lmtool.core.errors import FileError
+from lmtool.protocol.lmtp.frames import NO_TOKEN, TokenEntry
 from lmtool.trace import codec as lines
-from lmtool.trace.codec import LineError
+from lmtool.trace.codec import HeaderError, LineError, put_back
 from lmtool.trace.events import Blob, End, count_tokens
-from lmtool.trace.header import HeaderError
-from lmtool.trace.large_values import put_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
 
 LONGEST_LINE = 2**26
 """Bytes; a longer line is refused."""
 LARGE_UNPACKED, MOST_UNPACKED = 2**25, 100
-"""Bytes of a packed file from which it is refused where it is this many times as large as packed; a recording of one
-token over and over is 46 times as large."""
+"""Unpacked bytes from which a packed file is refused if it unpacks to this many times its size; a recording that
+repeats one token unpacks to 46 times its size."""
 MOST_EMPTY, _SHORTEST_EVENT = 2**20, 8
-"""Lines that are too short for an event, and so say nothing; bytes of the shortest event with its line feed."""
+"""Lines that are too short for an event; bytes of the shortest event with its line feed."""
 BLOCK = 2**16
-"""Bytes that are read at a time: what is made of them stays in the processor's cache."""
+"""Bytes per read: objects made of them fit the processor's cache."""
 _BLOBS_KEPT = 2**23
-"""Bytes of the lines of blobs that stay at hand; as Python objects they take about ten times as many."""
+"""Bytes of blob lines that are cached; as Python objects they take about ten times as much."""
 State: TypeAlias = Literal["complete", "cut", "altered"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a trace ends, known once its last event has been read."""
+    """State of a trace's end, known once its last event has been read."""
 
     state: State
-    """`complete`: as its end record says. `cut`: no end record. `altered`: the record does not fit."""
+    """`complete`: matches the end record. `cut`: no end record. `altered`: differs from the end record."""
     reason: str
-    """A sentence on why it is not complete; empty where it is."""
+    """Reason it is not complete; empty if it is."""
 
 
 class TraceReader:
     """Events of one trace file, plain or gzip, in constant memory.
 
-    Iterate over it (any number of times); `header` is known at once, `ending` after the last event. A file that does
-    not follow the format raises `FileError` naming the line and the reason; one that merely stops early does not.
+    Iterate over it, any number of times; `header` is known at once, `ending` after the last event. A file that breaks
+    the format raises `FileError` with line and reason; one that only stops early does not.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -72,7 +74,7 @@ class TraceReader:
                 hint = "install the lmtool that wrote it, or a later one" if "version" in str(error) else hint
                 raise FileError(f"{self.path}, line {source.number}: {error}", hint) from None
             self.start = source.offset
-            """Where the line after the header begins, in bytes of the unpacked file."""
+            """Offset of the line after the header, in bytes of the unpacked file."""
             self.first_line = source.number
             """Number of the header's line."""
             self._first = first
@@ -84,7 +86,7 @@ class TraceReader:
     def with_offsets(self, *, whole: bool = False) -> Iterator[tuple[int, Event]]:
         """Pairs of (offset of its line in bytes of the unpacked file, event), in order.
 
-        whole: leave no reference to a blob in an event; `Blob` events come all the same.
+        whole: replace references to blobs by their values; `Blob` events are included anyway.
         """
         self.ending = None
         blobs = _BlobStore(self)
@@ -106,11 +108,11 @@ class TraceReader:
         self.ending = check.ending(source.torn)
 
     def check(self) -> EndCheck:
-        """Called with every event, in order, to know the trace's ending."""
+        """A new check of the end record; pass it every event, in order."""
         return EndCheck(self._first)
 
     def read(self, line: bytes, source: Lines) -> Event | None:
-        """The event of a source's latest line; None where the line is torn and makes no sense. Raises `FileError`."""
+        """Event of the latest line; None if it is torn and cannot be parsed. Raises `FileError`."""
         try:
             return lines.read_event(line, self.header.json)
         except LineError as error:
@@ -120,7 +122,7 @@ class TraceReader:
             return None
 
     def in_order(self, check: EndCheck, time: float, number: int) -> None:
-        """Raise `FileError` where the event of a line cannot follow what `check` was told."""
+        """Raise `FileError` if the event of a line cannot follow the previous ones."""
         if check.end is not None:
             raise FileError(f"{self.path}, line {number}: an event after the end record")
         if time < check.time:
@@ -130,13 +132,13 @@ class TraceReader:
             )
 
     def at(self, offset: int) -> Event:
-        """The event whose line begins at an offset that `with_offsets` or `index` gave."""
+        """Event whose line begins at an offset from `with_offsets` or `index`."""
         try:
             with self.open() as file:
                 file.seek(offset)
                 line = file.readline()
             if not line:
-                raise FileError(f"{self.path} has become shorter while it was read")
+                raise FileError(f"{self.path} became shorter while it was read")
             return lines.read_event(line, self.header.json)
         except (OSError, EOFError, zlib.error, LineError) as error:
             raise FileError(f"{self.path}, byte {offset}: {error}") from None
@@ -147,7 +149,7 @@ class TraceReader:
 
     @property
     def packed(self) -> bool:
-        """Whether the file is packed with gzip. Raises `FileError`."""
+        """True if the file is packed with gzip. Raises `FileError`."""
         try:
             with self.path.open("rb") as file:
                 return file.read(2) == b"\x1f\x8b"
@@ -169,26 +171,26 @@ class Lines:
     def __init__(
         self, path: Path, file: BinaryIO, offset: int = 0, number: int = 0, copy: BinaryIO | None = None
     ) -> None:
-        """Begin where the file stands, which is at `offset` and behind line `number`. copy: gets what is read."""
+        """The file's position is `offset`, after line `number`. copy: gets the bytes that are read."""
         self._path = path
         self._file = file
         self._copy = copy
         self.offset = offset
-        """Where the next line begins."""
+        """Offset of the next line."""
         self.begin = offset
-        """Where the latest line began."""
+        """Offset of the latest line."""
         self.number = number
-        """Of the latest line."""
+        """Number of the latest line."""
         self.complete = True
-        """Whether the latest line ended with a line feed, not with the file."""
+        """True if the latest line ended with a line feed, not with the file."""
         self._unpacked = offset
         self._empty = 0
         self.torn = ""
-        """Why the file ends in the middle of something."""
+        """Reason the file ends in the middle of something; empty if it does not."""
 
     def __iter__(self) -> Iterator[bytes]:
         """The lines, once. Raises `FileError`."""
-        parts, size = list[bytes](), 0  # of a line that goes on: joined once, when it ends
+        parts, size = list[bytes](), 0  # of an incomplete line; joined once, when it ends
         while data := self._read():
             parts.append(data)
             size += len(data)
@@ -211,7 +213,7 @@ class Lines:
         if size < _SHORTEST_EVENT:
             self._empty += 1
             if self._empty > MOST_EMPTY:
-                raise FileError(f"{self._path}, line {self.number}: more than {MOST_EMPTY} lines hold no event")
+                raise FileError(f"{self._path}, line {self.number}: more than {MOST_EMPTY} lines without an event")
         return line
 
     def _read(self) -> bytes:
@@ -227,25 +229,27 @@ class Lines:
             packed = os.fstat(self._file.fileno()).st_size
             if self._unpacked > packed * MOST_UNPACKED:
                 sentence = f"{self._path}: its {packed} bytes unpack to more than {MOST_UNPACKED} times as many"
-                raise FileError(sentence, "no recording does that; gunzip it if you know where it comes from")
+                raise FileError(
+                    sentence, "recordings do not compress that far; gunzip it if you know where it comes from"
+                )
         if self._copy is not None:
             self._copy.write(data)
         return data
 
 
 class EndCheck:
-    """What the end record is compared with."""
+    """Counts and hash of the lines read, to compare with the end record."""
 
     def __init__(self, header_line: bytes) -> None:
         self._hash = hashlib.sha256(_unended(header_line) + b"\n")
         self._events = 0
         self._tokens = 0
         self.time = 0.0
-        """Of the last event, in seconds."""
+        """Time of the last event, in seconds."""
         self.end: End | None = None
 
     def add(self, event: Event, line: bytes) -> None:
-        """Take an event and its line."""
+        """Count an event and hash its line."""
         self.time = event.time
         if isinstance(event, End):
             self.end = event
@@ -259,11 +263,11 @@ class EndCheck:
         self._tokens += tokens
 
     def hash(self, data: bytes) -> None:
-        """Take the bytes of lines, each with one line feed; of all but comments and the end record."""
+        """Hash the bytes of lines, each with one line feed; of all but comments and the end record."""
         self._hash.update(data)
 
     def ending(self, torn: str, *, hashed: bool = True) -> Ending:
-        """How the trace ends. torn: why its file breaks off, if it does. hashed: whether `hash` was told everything."""
+        """State of the trace's end. torn: reason its file breaks off, or empty. hashed: `hash` got every line."""
         end = self.end
         if end is None:
             return Ending("cut", torn or "there is no end record")
@@ -277,12 +281,12 @@ class EndCheck:
 
 
 class _BlobStore:
-    """Values of blobs, read again from the file when they are needed and no longer at hand."""
+    """Values of blobs; those that are not cached are read from the file again."""
 
     def __init__(self, reader: TraceReader) -> None:
         self._reader = reader
         self._places: dict[str, tuple[int, int]] = {}
-        """Of each blob the offset and the size of its line."""
+        """Offset and size of each blob's line."""
         self._values: OrderedDict[str, object] = OrderedDict()
         self._size = 0
 
@@ -312,9 +316,146 @@ class _BlobStore:
 
 
 def is_comment(line: bytes) -> bool:
-    """Whether a line says nothing: begins with `#`, or is blank."""
+    """True for a line without an event: it begins with `#`, or is blank."""
     return line.startswith(b"#") or not line.strip()
 
 
 def _unended(line: bytes) -> bytes:
     return line.rstrip(b"\r\n")
+
+
+class TokenLine(msgspec.Struct, array_like=True, gc=False):
+    """A line of a trace that is a TOKEN frame. Alternatives, most of the text, are skipped."""
+
+    time: Annotated[float, Meta(ge=0, le=1e12)]
+    kind: Literal["<"]
+    connection: Annotated[int, Meta(ge=0, lt=2**53)]
+    lead: Literal["TOKEN"]
+    entries: list[TokenEntry]
+
+
+_LINES = msgspec.json.Decoder(TokenLine)
+
+
+def read_line(line: bytes) -> TokenLine | None:
+    """TOKEN frame of a line, four times as fast as `read_event`; None for every other or unusual line."""
+    if line.find(b'"TOKEN"', 0, 80) < 0:
+        return None
+    try:
+        return _LINES.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive TOKEN frames."""
+
+    offsets: list[int]
+    """Offsets of their lines, in bytes of the unpacked file."""
+    lines: list[TokenLine]
+
+
+Item: TypeAlias = "Run | tuple[int, Event]"
+"""TOKEN frames, or the offset of a line and its event."""
+
+
+class Scan:
+    """Items of a trace file in lists, one per block: the events of `TraceReader.with_offsets`, read faster.
+
+    After the last list, the reader's `ending` has been judged by counts only; `verify` also hashes.
+    """
+
+    def __init__(self, reader: TraceReader, copy: BinaryIO | None = None) -> None:
+        """Start after the header. copy: gets the bytes of the unpacked file as they are read, ahead of the items."""
+        self._reader = reader
+        self._copy = copy
+        self._check = reader.check()
+        self._lines: Lines
+        self._plain = True
+        """True if every line is hashed unchanged."""
+        self._end_at: int | None = None
+        """Offset of the end record."""
+
+    def blocks(self) -> Iterator[list[Item]]:
+        """Lists of items, each for about `BLOCK` bytes. Raises `FileError`."""
+        reader = self._reader
+        reader.ending = None
+        with reader.open() as file:
+            header = file.read(reader.start)
+            if self._copy is not None:
+                self._copy.write(header)
+            lines = self._lines = Lines(reader.path, file, reader.start, reader.first_line, self._copy)
+            items: list[Item] = []
+            begin = reader.start
+            try:
+                for line in lines:
+                    self._add(line, items)
+                    if lines.offset - begin >= BLOCK:
+                        yield self._counted(items)
+                        items, begin = [], lines.offset
+            except FileError:
+                yield items  # show what precedes an unreadable line
+                raise
+        yield self._counted(items)
+        reader.ending = self._check.ending(lines.torn, hashed=False)
+
+    def verify(self) -> Iterator[None]:
+        """Compare the lines with the end record's hash, one MiB per step; then the reader's `ending` is final.
+
+        Call after the last block. Raises `FileError`.
+        """
+        if self._end_at is None:
+            return
+        left = self._end_at - self._reader.start
+        with self._reader.open() as file:
+            file.seek(self._reader.start)
+            while left > 0 and (data := file.read(min(left, 2**20)) if self._plain else file.readline(left)):
+                left -= len(data)
+                if self._plain:
+                    self._check.hash(data)
+                elif not is_comment(data):
+                    self._check.hash(data.rstrip(b"\r\n") + b"\n")
+                yield
+        self._reader.ending = self._check.ending(self._lines.torn)
+
+    def _add(self, line: bytes, items: list[Item]) -> None:
+        frame, lines, check = read_line(line), self._lines, self._check
+        if frame is None:
+            self._add_event(line, items)
+        else:
+            if frame.time < check.time or check.end is not None:
+                self._reader.in_order(check, frame.time, lines.number)
+            check.time = frame.time
+            run = items[-1] if items else None
+            if not isinstance(run, Run):
+                run = Run([], [])
+                items.append(run)
+            run.offsets.append(lines.begin)
+            run.lines.append(frame)
+        if line.endswith(b"\r"):
+            self._plain = False
+
+    def _add_event(self, line: bytes, items: list[Item]) -> None:
+        """Read a line that is no usual TOKEN frame."""
+        if is_comment(line):
+            self._plain = False
+            return
+        lines, check = self._lines, self._check
+        event = self._reader.read(line, lines)
+        if event is None:
+            return
+        self._reader.in_order(check, event.time, lines.number)
+        check.time = event.time
+        if isinstance(event, End):
+            check.end, self._end_at = event, lines.begin
+        items.append((lines.begin, event))
+
+    def _counted(self, items: list[Item]) -> list[Item]:
+        for item in items:
+            if isinstance(item, Run):
+                tokens = sum([entry.token != NO_TOKEN for frame in item.lines for entry in frame.entries])
+                self._check.count(len(item.lines), tokens)
+            elif not isinstance(item[1], End):
+                self._check.count(1, count_tokens(item[1]))
+        return items

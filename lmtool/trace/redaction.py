@@ -1,4 +1,7 @@
-"""Redaction: prompts, texts and headers taken out of events, and what still looks like a key."""
+"""Redaction: remove prompts, texts and headers from events, and find what looks like a key.
+
+Redacted requests and answers keep only the members listed here; every other member may contain a user's words.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.core.errors import UsageError
+from lmtool.net.access.credentials import LEFT_OUT
 from lmtool.protocol.lmtp import frames
 from lmtool.protocol.providers.answer_reader import api_of
-from lmtool.trace.content import write_json
+from lmtool.trace.codec import reference
 from lmtool.trace.events import (
     Close,
     Done,
     Drop,
     Frame,
+    JsonText,
     Message,
     Open,
     Other,
@@ -31,25 +36,16 @@ from lmtool.trace.events import (
     Stat,
     Turn,
     Vocab,
+    write_json,
 )
-from lmtool.trace.large_values import reference
-from lmtool.trace.redacted_values import (
-    LEFT_OUT,
-    redact_answer,
-    redact_content,
-    redact_frame,
-    redact_request,
-    redact_session,
-    redact_sse,
-)
+from lmtool.trace.stream_events import PROMPT_MEMBERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lmtool.protocol.lmtp.frames import Entry, Key
-    from lmtool.trace.content import Content
-    from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
+    from lmtool.trace.codec import Header
+    from lmtool.trace.events import Content, Event
 
 RedactedPart: TypeAlias = Literal["headers", "prompt", "text"]
 
@@ -62,7 +58,7 @@ HARMLESS_HEADERS = frozenset(
         *("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens"),
     }
 )
-"""Headers that are kept when headers are redacted; all others are left out."""
+"""Headers that stay when headers are redacted; all others are removed."""
 
 _SECRETS = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}"
@@ -70,12 +66,12 @@ _SECRETS = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
 _REST_OF_PRIVATE_KEY = r'(?:(?:[^"\\]|\\.)*?-----END [A-Z ]*PRIVATE KEY-----|(?:[^"\\]|\\.)*)'
-"""Up to the end of a string at most, where the text is JSON."""
+"""Rest of a private key, at most to the end of the string if the text is JSON."""
 _WHOLE_SECRETS = re.compile(_SECRETS.pattern + _REST_OF_PRIVATE_KEY, re.DOTALL)
 
 
 def parse(words: str) -> tuple[RedactedPart, ...]:
-    """The kinds named in `prompt,headers`. Raises `UsageError` for an unknown one."""
+    """Parts named in `prompt,headers`. Raises `UsageError` for an unknown one."""
     known: tuple[RedactedPart, ...] = get_args(RedactedPart)
     names = [word.strip() for word in words.split(",") if word.strip()]
     for name in names:
@@ -86,51 +82,51 @@ def parse(words: str) -> tuple[RedactedPart, ...]:
 
 _PHRASES = frozenset(status.phrase for status in HTTPStatus)
 _ASSISTANT = re.compile(r'"role": ?"(?:assistant|model|chatbot)"|"(?:function_call|tool_use)"', re.IGNORECASE)
-"""Stands in requests that repeat what a model said."""
+"""Marks a request that repeats a model's output."""
 _OF_SERVERS = ("model_info", "models", "progress")
-"""Members of a MSG that tell of the server alone."""
+"""Members of a MSG that describe only the server."""
 _ANSWERED = {"data": base64.b64encode(LEFT_OUT.encode()).decode(), "ref": LEFT_OUT}
-"""Stands for what a server of sessions sent."""
+"""Replacement for a payload from the server of a session."""
 
 
 @dataclass(slots=True)
 class Redaction:
-    """Takes parts out of events, which come in order. The same prompt is seen to be the same within one salt.
+    """Removes parts of events; pass all events in order. Equal prompts have equal hashes within one salt.
 
-    `prompt` is everything that a client said, wherever it stands: in requests, and in answers that repeat it. `text` is
-    everything that a model said, in answers and in the requests after the first of them, which may repeat it.
+    `prompt`: everything that clients said, in requests and in answers that repeat it. `text`: everything that models
+    said, in answers and in later requests, which may repeat it.
     """
 
     what: tuple[RedactedPart, ...]
     salt: bytes
-    """Random bytes of this recording, thrown away with it."""
+    """Random bytes of this recording; never stored."""
     _has_answer: bool = False
-    """Whether a model has said anything yet."""
+    """True once a model has said anything."""
     _streams: defaultdict[int, dict[Key, bool]] = field(default_factory=lambda: defaultdict(dict))
-    """By connection and id of LMTP streams, whether tokens are a model's; those of SCORE are the client's."""
+    """By connection and LMTP stream id: True if the tokens are a model's; those of SCORE are the client's."""
     _http: defaultdict[int, deque[bool]] = field(default_factory=lambda: defaultdict(deque))
-    """By connection, for each request without its whole answer, whether texts of the answer are a model's."""
+    """By connection, for each request without a complete answer: True if the answer's text is a model's."""
     _outputs: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """By connection, ids of the nodes of Evergreen that a model writes."""
+    """By connection: ids of Evergreen nodes that a model writes."""
 
     @property
     def _words(self) -> bool:
-        """Whether any words go: of clients or of models."""
+        """True if words of clients or of models are removed."""
         return "prompt" in self.what or "text" in self.what
 
     @property
     def explains(self) -> bool:
-        """Whether the vocabulary may tell what the ids of redacted events mean."""
+        """True if the vocabulary may explain the ids of redacted events."""
         return "text" not in self.what
 
     def header(self, header: Header) -> Header:
-        """The header that says what was left out, without its title and other members in which it may stand."""
+        """Header that lists the removed parts, without its title and unknown members, which may contain such text."""
         redacted = tuple(dict.fromkeys((*header.redacted, *self.what)))
         plain = replace(header, transport=self._facts(header.transport), redacted=redacted)
         return replace(plain, title=None, extra={}) if self._words else plain
 
     def apply(self, event: Event) -> Event | None:
-        """The event without what must not be shown; None where nothing is left of it."""
+        """The redacted event; None if nothing remains."""
         waiting = self._http.get(event.connection)
         match event:
             case Request():
@@ -182,7 +178,7 @@ class Redaction:
         return {name: value for name, value in headers.items() if name in HARMLESS_HEADERS}
 
     def _hides(self, request: str | bytes) -> bool:
-        """Whether a request's words go: as a client's, or because it may repeat what a model said."""
+        """True if a request's words are removed: as a client's, or because it may repeat a model's output."""
         if "text" not in self.what or "prompt" in self.what or self._has_answer:
             return self._words
         text = request if isinstance(request, str) else request.decode("utf-8", "replace")
@@ -222,7 +218,7 @@ class Redaction:
                 key, streams = frames.stream_key(value.get("stream_id")), self._streams[event.connection]
                 streams[key] = command == "GENERATE" and streams.get(key, True)
             return redact_frame(event, command, self._asked) if self._hides(event.wire()) else event.content
-        if command not in ("TOKEN", "MSG"):  # a message of the unified API, or nothing
+        if command not in ("TOKEN", "MSG"):  # a message of the unified API
             return redact_frame(event, command, partial(self._answered, by_model=True))
         return redact_frame(event, command, partial(self._entries, event.connection, command))
 
@@ -242,7 +238,9 @@ class Redaction:
 
     def _message(self, event: Message) -> Message:
         actions = event.value.get("actions") if event.direction == ">" else None
-        for action in frames.entries_of(actions):  # a model writes its outputs but the status, and what is below them
+        for action in frames.entries_of(
+            actions
+        ):  # a model writes all outputs except `status`, and the nodes below them
             ports = frames.entries_of(action.get("outputs")) if action.get("name") == "GENERATE" else []
             self._outputs[event.connection] |= {str(port.get("id")) for port in ports if port.get("name") != "status"}
         if event.direction == ">" and not self._hides(write_json(event.value, "py")):
@@ -269,9 +267,9 @@ class Redaction:
 
 
 def is_left_out(event: Event, parts: Sequence[str]) -> bool:
-    """Whether redaction of these parts left nothing of what a client sent that can be sent again.
+    """True if redaction of these parts left a client's event that cannot be sent again.
 
-    Of a session's message it leaves the structure alone, without marks for the rest.
+    A session's message keeps only its structure, without marks for the rest.
     """
     if not {"prompt", "text"} & set(parts):
         return False
@@ -283,7 +281,7 @@ def is_left_out(event: Event, parts: Sequence[str]) -> bool:
 
 
 def entry_token_ids(entry: Mapping[str, object]) -> list[int]:
-    """The ids that an entry of a TOKEN names: the token and its alternatives."""
+    """Ids in an entry of a TOKEN: the token and its alternatives."""
     token, alternatives = entry.get("token"), entry.get("top_logprobs")
     names = alternatives if isinstance(alternatives, dict) else {}
     ids = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 20]
@@ -291,7 +289,7 @@ def entry_token_ids(entry: Mapping[str, object]) -> list[int]:
 
 
 def likely_keys(event: Event) -> list[str]:
-    """What looks like a key in an event's content, each with its middle left out."""
+    """Strings of an event that look like keys, each shortened to its first and last characters."""
     if isinstance(event, Request):
         text = " ".join([event.path, *event.headers.values(), event.wire_body().decode("utf-8", "replace")])
     elif isinstance(event, Message):
@@ -302,17 +300,163 @@ def likely_keys(event: Event) -> list[str]:
         text = wire if isinstance(wire, str) else wire.decode("utf-8", "replace")
     else:
         return []
-    return [f"{found[:6]}…{found[-2:]}" for found in _SECRETS.findall(text)]
+    return [f"{key[:6]}…{key[-2:]}" for key in _SECRETS.findall(text)]
 
 
 def without_keys(text: str) -> str:
-    """The text with `***` in the place of each thing that looks like a key; the same object where there is none."""
+    """Text with `***` in place of strings that look like keys; the same object if there are none."""
     return _WHOLE_SECRETS.sub(LEFT_OUT, text) if _SECRETS.search(text) else text
 
 
 def _decoded(data: str) -> str:
-    """The text of base64; empty where it is none."""
+    """Text of a base64 string; empty if it is not base64."""
     try:
         return base64.b64decode(data).decode("utf-8", "replace")
     except ValueError:
         return ""
+
+
+_COMMANDS = ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "WATCH", "CANCEL", "TOKEN", "MSG")
+_EVENT_NAME = re.compile(r"^event: [\w.-]{1,64}\n", re.MULTILINE)
+_SESSION_WORDS = frozenset({"id", "name", "@type", "mimetype", "role", "childIds"})
+_SESSION = _SESSION_WORDS.union(
+    ("actions", "inputs", "outputs", "targetSpec", "configs", "value", "nodeFragments", "metadata")
+)
+"""Members of Evergreen's messages; payloads are not among them."""
+_DEEPEST = 32
+"""Nesting levels of an answer that are examined; deeper ones are removed."""
+_KEPT_OF_REQUESTS = frozenset({"model", "stream_id", "id", "logprobs_mode", "stream_options"})
+"""Members of a request that stay, in addition to numbers and booleans."""
+_WORDS = frozenset(
+    {
+        *("id", "object", "type", "event_type", "role", "model", "status", "code", "error_code", "finish_reason"),
+        *("done_reason", "finishReason", "created_at", "stream_id", "item_id", "call_id", "tool_call_id", "model_id"),
+        *("response_id", "generation_id", "responseId", "modelVersion", "system_fingerprint", "service_tier", "cached"),
+        *("member", "stop_reason", "reason", "is_finished", "done", "created", "index", "choice", "sequence_number"),
+        *("output_index", "content_index", "summary_index", "retryable", "length", "at", "ms", "outcome", "attempts"),
+        *("before", "after"),
+    }
+)
+"""Members of an answer that hold a word of the protocol or a number."""
+_NUMBERS = re.compile(r"(?:tokens?|_count|_duration|_ms|_units|_bytes|Count)$")
+_WORD = re.compile(r"[\w.:/@+-]{1,128}")
+_STOP_REASONS = frozenset({"end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal", "pause_turn"})
+"""Stop reasons of Anthropic; other servers put the client's stop string there."""
+_TEXTS = frozenset(
+    {
+        *("content", "text", "delta", "reasoning", "reasoning_content", "thinking", "refusal", "partial_json", "name"),
+        *("response", "signature", "tool_plan", "transcript", "summary", "tool_name"),
+    }
+)
+"""Members of an answer that hold a text of the model, or an object with one."""
+_CONTAINERS = frozenset(
+    {
+        *("choices", "message", "output", "item", "part", "content_block", "tool_calls", "function_call", "function"),
+        *("candidates", "parts", "functionCall", "usage", "usageMetadata", "meta", "billed_units", "tokens_details"),
+        *("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details"),
+        *("error", "incomplete_details", "provider_response", "token_count", "chunk", "seam", "data", "buffer"),
+    }
+)
+"""Members of an answer that hold objects whose members are filtered too; a text in their place is removed."""
+_WHOLE = frozenset(
+    {
+        *("arguments", "args", "parameters", "parsed", "token", "tokens", "token_ids", "bytes", "b64_json", "logprob"),
+        *("top_logprobs", "logprobs", "token_logprobs", "text_offset"),
+    }
+)
+"""Members of an answer that are the model's words in any form. Logprobs are included: they reveal the tokens."""
+_KNOWN = _WORDS | _TEXTS | _CONTAINERS | _WHOLE
+
+
+def redact_request(members: Mapping[str, object], mark: Callable[[object], object]) -> dict[str, object]:
+    """Members of a request, with marks in place of those that may hold the client's words."""
+    return {name: value if _is_setting(name, value) else mark(value) for name, value in members.items()}
+
+
+def _is_setting(name: str, value: object) -> bool:
+    if name in _KEPT_OF_REQUESTS:  # in the unified API an object `model` holds the prompt
+        return name in ("stream_id", "stream_options") or not isinstance(value, dict | list)
+    return name not in PROMPT_MEMBERS and (value is None or isinstance(value, bool | int | float))
+
+
+def redact_answer(value: object, name: str = "", *, texts: bool, depth: int = 0) -> object:
+    """Value of an answer without the client's words, which answers repeat; texts: keep the model's words."""
+    if isinstance(value, dict) and depth < _DEEPEST:
+        tool = "tool" in str(value.get("type"))  # `input` is the model's in a call, else the client's
+        return {
+            each: redact_member(each, one, texts=texts, depth=depth + 1)
+            for each, one in value.items()
+            if each in _KNOWN or _NUMBERS.search(each) or (tool and each == "input")
+        }
+    if isinstance(value, list) and depth < _DEEPEST:
+        return [redact_answer(one, name, texts=texts, depth=depth + 1) for one in value]
+    if isinstance(value, str):
+        return value if not value or (texts and name in _TEXTS) else LEFT_OUT
+    return None
+
+
+def redact_member(name: str, value: object, *, texts: bool, depth: int = 0) -> object:
+    """Member of an answer without the client's words; texts: keep the model's words."""
+    if name == "stream_id" or (texts and (name in _WHOLE or name == "input")):
+        return value
+    if name in _WHOLE or name == "input":
+        return _emptied(value)
+    if name in _TEXTS or name in _CONTAINERS or not isinstance(value, str | int | float):
+        return redact_answer(value, name, texts=texts, depth=depth)
+    if isinstance(value, str):
+        is_word = _WORD.fullmatch(value) and (name != "stop_reason" or value in _STOP_REASONS)
+        return value if is_word and name in _WORDS else LEFT_OUT
+    return None if name == "stop_reason" else value
+
+
+def _emptied(value: object) -> object:
+    if isinstance(value, str):
+        return value and LEFT_OUT
+    return type(value)() if isinstance(value, list | dict) else None
+
+
+def redact_content(content: Content, redact: Callable[[object], object]) -> JsonText | str:
+    """Body, or part of one, with its JSON value redacted; `***` if it is not JSON."""
+    if isinstance(content, JsonText):
+        return JsonText("", redact(content.value), content.style)
+    try:
+        value = redact(json.loads(content))
+    except (ValueError, RecursionError):
+        return LEFT_OUT
+    return json.dumps(value) + "\n" * (content[-1:] in ("\n", b"\n"))
+
+
+def redact_sse(content: Content, redact: Callable[[object], object]) -> Content:
+    """Server-sent event with its JSON value redacted; a comment if it has none."""
+    if isinstance(content, bytes) or (isinstance(content, str) and "data: " not in content):
+        return f": {LEFT_OUT}\n\n"
+    lead, _, rest = (content.lead, "", "") if isinstance(content, JsonText) else content.rpartition("data: ")
+    name = _EVENT_NAME.search(lead)
+    head = f"{name[0] if name else ''}data: "
+    if isinstance(content, JsonText):
+        return JsonText(head, redact(content.value), content.style)
+    shown = rest if rest.strip() == "[DONE]" else redact_content(rest.rstrip(), redact)
+    return f"{head}{str(shown).rstrip()}\n\n"
+
+
+def redact_frame(frame: Frame, command: str | None, redact: Callable[[object], object]) -> Content:
+    """Content of a frame with its JSON value redacted; `***` if it is neither an LMTP command nor an object."""
+    content = frame.content
+    if command not in _COMMANDS:
+        is_object = isinstance(content, str) and content.startswith("{")
+        return redact_content(content, redact) if is_object else LEFT_OUT
+    value = redact(frame.parse().value)
+    return replace(content, value=value) if isinstance(content, JsonText) else f"{command} {json.dumps(value)}"
+
+
+def redact_session(value: Mapping[str, object]) -> dict[str, object]:
+    """Structure of an Evergreen message, or of a part of one: ids, names, types, numbers."""
+    return {name: one for name, each in value.items() if (one := _session(each, name)) is not None}
+
+
+def _session(value: object, name: str) -> object:
+    if isinstance(value, dict):
+        return redact_session(value) if name in _SESSION else None
+    if isinstance(value, list):
+        return [one for each in value if (one := _session(each, name)) is not None] if name in _SESSION else None
+    return value if isinstance(value, bool | int | float) or name in _SESSION_WORDS else None

@@ -1,26 +1,40 @@
-"""What a server of ours shows of itself: LMTP frames as they pass, HTTP as it goes through its application."""
+"""Record and watch a server's own traffic: LMTP frames, Evergreen messages, HTTP, and its calls to providers."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from lmtool.net.access.credentials import without_query_keys
+from lmtool.net.access.credentials import secrets_of, without_query_keys
 from lmtool.protocol.providers.answer_reader import is_chat_socket
+from lmtool.trace.codec import write_event
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap
-from lmtool.trace.events import Close, Drop, Frame, Message, Open
+from lmtool.trace.events import (
+    Close,
+    Drop,
+    Frame,
+    JsonText,
+    Message,
+    Open,
+    Piece,
+    Request,
+    decoded,
+    parse_body,
+    parse_frame,
+    parse_sse_event,
+)
 from lmtool.trace.http_stream import Data, Head, Last
-from lmtool.trace.traffic import TrafficWatch
-from lmtool.trace.upstream_tap import UpstreamTap
+from lmtool.trace.redaction import Redaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lmtool.trace.events import Event
     from lmtool.trace.http_stream import Part
-    from lmtool.trace.traffic import TrafficWatcher
 
 AsgiMessage: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
@@ -30,78 +44,78 @@ Application: TypeAlias = Callable[[AsgiMessage, Receive, Send], Awaitable[None]]
 
 
 class ServerTap(FrameTap):
-    """Numbers connections of both kinds in one sequence; is a `lmtp.watching.Traffic`.
+    """Traffic of a server, for a recording and for clients that WATCH it; implements `lmtp.watching.Traffic`.
 
-    An application does not know which HTTP requests share a connection: each of them counts as one. While nothing is
-    recorded and nobody watches, only open connections are kept track of.
+    Connections of all protocols share one sequence of numbers. An ASGI application cannot see which HTTP requests share
+    a connection, so each counts as one. Without a recording or watchers, only open connections are tracked.
     """
 
     def __init__(self, record: Callable[[int, Iterable[Event]], None] | None, clock: Callable[[], float]) -> None:
-        """record: as `emit` of `FrameTap`, takes everything; None: nothing is recorded. clock: in seconds."""
-        super().__init__(self._hand_on, clock)
+        """record: takes all events, as `emit` of `FrameTap`; None records nothing. clock: seconds."""
+        super().__init__(self._publish, clock)
         self._record = record
         self._traffic = TrafficWatch()
         self._count = 0
         self._numbers: dict[int, int] = {}
-        """Of LMTP connections, by the server's own number."""
+        """Trace numbers of LMTP connections, by the server's own number."""
 
     @property
     def active(self) -> bool:
-        """Whether anybody wants to see what goes by now."""
+        """True if events are recorded or watched now."""
         return self._record is not None or self._traffic.watched
 
     def clock(self) -> float:
-        """Now, in seconds, as events tell it."""
+        """Current time of the events' clock, in seconds."""
         return self._clock()
 
     def watch(self, connection: int, notify: Callable[[], None]) -> TrafficWatcher | None:
-        """Show a client what goes over all other connections; see `lmtp.watching.Traffic`."""
+        """Send a client the traffic of all other connections; see `lmtp.watching.Traffic`."""
         return self._traffic.watch(self._numbers[connection], notify, self._clock())
 
-    def _hand_on(self, number: int, events: Iterable[Event]) -> None:
-        passing = list(events)
-        for event in passing:
+    def _publish(self, number: int, events: Iterable[Event]) -> None:
+        batch = list(events)
+        for event in batch:
             if isinstance(event, Open):
                 self._traffic.open[event.connection] = event
             elif isinstance(event, Close | Drop):
                 self._traffic.open.pop(number, None)
         if self._record is not None:
-            self._record(number, passing)
-        self._traffic.emit(number, passing)
+            self._record(number, batch)
+        self._traffic.emit(number, batch)
 
     def opened(self, connection: int, agent: str) -> None:
-        """An LMTP connection begins."""
+        """Record the start of an LMTP connection."""
         self._numbers[connection] = self._next()
         super().opened(self._numbers[connection], agent)
 
     def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
-        """A frame goes by."""
+        """Record a frame."""
         if self.active:
             self._frame(self._numbers[connection], direction, frame)
 
     def _frame(self, number: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
         if self._record is not None:
             super().frame(number, direction, frame)
-        else:  # who watches takes it apart
-            self._hand_on(number, [Frame(self._clock(), direction, number, frame)])
+        else:  # the watcher parses it
+            self._publish(number, [Frame(self._clock(), direction, number, frame)])
 
     def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
-        """An LMTP connection is over."""
+        """Record the end of an LMTP connection."""
         super().ended(self._numbers.pop(connection), by, code)
 
     def sessions(self) -> SessionTap:
-        """What a protocol of sessions is given to be shown: Evergreen."""
-        return SessionTap(self._next, self._hand_on, self._clock, lambda: self.active)
+        """Tap for Evergreen sessions."""
+        return SessionTap(self._next, self._publish, self._clock, lambda: self.active)
 
     def upstream(self) -> UpstreamTap | None:
-        """What a gateway is given to have its calls of providers recorded; None: they are not. None watches them."""
+        """Tap for a gateway's calls to providers; None without a recording, since WATCH does not show them."""
         return None if self._record is None else UpstreamTap(self._next, self._record, self._clock)
 
     def around(self, application: Application, leave_out: Collection[str] = ()) -> Application:
-        """The application with its HTTP requests shown, except those to these paths: probes would fill a recording.
+        """The application, recording its HTTP requests except those to `leave_out`: probes would fill a recording.
 
-        So are the WebSockets of the unified API; those of other protocols are shown to a tap by their servers.
-        Each message goes on first, unchanged, and is recorded afterwards.
+        WebSockets of the unified API are recorded too; servers of other protocols report theirs to a tap. Each message
+        is forwarded first, unchanged, and recorded afterwards.
         """
 
         async def record(scope: AsgiMessage, receive: Receive, send: Send) -> None:
@@ -159,7 +173,7 @@ class ServerTap(FrameTap):
 
 
 class SessionTap:
-    """Makes events of sessions' messages. Nothing here raises."""
+    """Records messages of Evergreen sessions. Never raises."""
 
     def __init__(
         self,
@@ -173,26 +187,26 @@ class SessionTap:
         self._clock = clock
         self._active = active
         self._numbers: dict[int, int] = {}
-        """By the server's own number."""
+        """Trace numbers, by the server's own number."""
 
     def opened(self, connection: int, agent: str) -> None:
-        """A session begins."""
+        """Record the start of a session."""
         number = self._numbers[connection] = self._next()
         facts = {"peer": "client", "protocol": "evergreen", **({"agent": agent} if agent else {})}
         self._emit(number, [Open(self._clock(), number, facts)])
 
     @property
     def active(self) -> bool:
-        """Whether messages need be shown now."""
+        """True if messages must be reported now."""
         return self._active()
 
     def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
-        """A message goes by; value: as proto-JSON."""
+        """Record a message; value: as proto-JSON."""
         number = self._numbers[connection]
         self._emit(number, [Message(self._clock(), direction, number, value)])
 
     def ended(self, connection: int, by: Literal["client", "server"], code: int | None, reason: str) -> None:
-        """A session is over."""
+        """Record the end of a session."""
         number = self._numbers.pop(connection)
         self._emit(number, [Close(self._clock(), number, by, code, reason)])
 
@@ -213,7 +227,7 @@ class _Exchange:
         self._ended_by = "server"
         self._request_complete = False
         self._answered = False
-        """Whether the response has begun."""
+        """True once the response has started."""
         self._complete = False
         head = Head(b"", (scope["method"], _target(scope), "HTTP/1.1"), _headers(scope["headers"]))
         # Without a body, the application may never ask for one.
@@ -250,7 +264,7 @@ class _Exchange:
         return record_response
 
     def end(self) -> None:
-        """The application has returned, or failed."""
+        """Record the end: the application has returned or failed."""
         if not self._answered:
             self._request([], complete=True)
         self._emit(self._tap.end(self._clock(), "client" if self._complete else self._ended_by))
@@ -265,7 +279,7 @@ def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...
 
 
 def _target(scope: AsgiMessage) -> str:
-    """The request's target as it was sent, as far as an application can know."""
+    """Request target as it was sent, if the application knows it."""
     raw, query = scope.get("raw_path"), scope.get("query_string", b"")
     path = raw.decode("latin-1") if raw else quote(scope["path"])
     return f"{path}?{query.decode('latin-1')}" if query else path
@@ -276,3 +290,204 @@ def _phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return ""
+
+
+ALLOWED = frozenset(
+    {"accept", "anthropic-version", "content-type", "date", "retry-after", "retry-after-ms", "server", "user-agent"}
+    | {"x-request-id", "request-id"}
+)
+"""Headers that are recorded. Paths are recorded without their query, which may hold a provider's key."""
+
+
+class UpstreamTap:
+    """Records calls to providers; see `interfaces.UpstreamTap`. Never raises."""
+
+    def __init__(
+        self, next_number: Callable[[], int], emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]
+    ) -> None:
+        self._next = next_number
+        self._emit = emit
+        self._clock = clock
+
+    def begin(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> UpstreamExchange:
+        """Record a request."""
+        number = self._next()
+        parts = urlsplit(url)
+        head = Head(b"", (method, parts.path or "/", "HTTP/1.1"), (("host", parts.netloc), *_allowed(headers)))
+        secrets = secrets_of([(name.lower(), value) for name, value in headers.items()], f"?{parts.query}")
+        exchange = UpstreamExchange(number, self._emit, self._clock, secrets)
+        exchange.request([head, Data(b"", body), Last()])
+        return exchange
+
+
+class UpstreamExchange:
+    """Records one call; see `interfaces.UpstreamExchange`."""
+
+    def __init__(
+        self,
+        number: int,
+        emit: Callable[[int, Iterable[Event]], None],
+        clock: Callable[[], float],
+        secrets: Iterable[bytes] = (),
+    ) -> None:
+        """secrets: keys sent to the provider, which may repeat them in its answer."""
+        self._number = number
+        self._emit = emit
+        self._clock = clock
+        self._tap = ConnectionTap(number, "msgspec")
+        self._tap.secrets.update(secrets)
+        self._begun = False
+
+    def request(self, parts: list[Part]) -> None:
+        """Record the complete request."""
+        self._emit(self._number, self._tap.request_parts(self._clock(), parts))
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """Record the status and headers of the answer."""
+        known = {entry.value: entry.phrase for entry in HTTPStatus}
+        start = ("HTTP/1.1", str(status), known.get(status, ""))
+        self._begun = True
+        self._answer([Head(b"", start, _allowed(headers))])
+
+    def data(self, data: bytes) -> None:
+        """Record more of the answer's body."""
+        self._answer([Data(b"", data)])
+
+    def end(self, *, complete: bool) -> None:
+        """Record the end of the exchange. complete: True if the answer was complete."""
+        if complete and self._begun:
+            self._answer([Last()])
+        self._emit(self._number, self._tap.end(self._clock(), "client" if complete else "server"))
+
+    def _answer(self, parts: list[Part]) -> None:
+        self._emit(self._number, self._tap.response_parts(self._clock(), parts))
+
+
+def _allowed(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name.lower(), value) for name, value in headers.items() if name.lower() in ALLOWED)
+
+
+MAX_WATCHERS = 16
+"""Clients that may watch a server at the same time."""
+MAX_BYTES = 8 * 1024 * 1024
+"""Bytes of queued events per watcher."""
+MAX_EVENT_BYTES = 1024 * 1024
+"""Bytes of one event; a longer one is dropped."""
+_HEADERS = Redaction(("headers",), b"")
+"""Removes every header that is not known to be harmless, and the query of paths."""
+
+
+class TrafficWatcher:
+    """Queue of events for one client; see `lmtp.watching.Watcher`."""
+
+    def __init__(self, traffic: TrafficWatch, leave_out: int, notify: Callable[[], None]) -> None:
+        self._traffic = traffic
+        self.leave_out = leave_out
+        """Connection of the watching client."""
+        self._notify = notify
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+        self._lost = 0
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Queue events; drop the oldest above `MAX_BYTES`."""
+        idle = not self._lines and not self._lost
+        for line in lines:
+            if len(line) > MAX_EVENT_BYTES:
+                self._lost += 1
+                continue
+            self._lines.append(line)
+            self._bytes += len(line)
+        while self._bytes > MAX_BYTES:
+            self._bytes -= len(self._lines.popleft())
+            self._lost += 1
+        if idle:
+            self._notify()
+
+    def take(self, most_bytes: int) -> tuple[list[bytes], int]:
+        """The next events, and the number dropped before them."""
+        lost, self._lost = self._lost, 0
+        taken: list[bytes] = []
+        while self._lines and (not taken or most_bytes >= len(self._lines[0])):
+            line = self._lines.popleft()
+            most_bytes -= len(line)
+            self._bytes -= len(line)
+            taken.append(line)
+        if self._lines:
+            self._notify()
+        return taken, lost
+
+    def close(self) -> None:
+        """Stop queueing events."""
+        self._traffic.remove(self)
+        self._lines.clear()
+
+
+class TrafficWatch:
+    """Distributes events to all watchers. Belongs to one event loop; nearly free without watchers."""
+
+    def __init__(self) -> None:
+        self._watchers: list[TrafficWatcher] = []
+        self.open: dict[int, Open] = {}
+        """Open connections by number, reported to later watchers."""
+
+    @property
+    def watched(self) -> bool:
+        """True if there are watchers."""
+        return bool(self._watchers)
+
+    def emit(self, connection: int, events: Iterable[Event]) -> None:
+        """Queue the events of a connection for all watchers."""
+        if not self._watchers:
+            return
+        lines = [line for event in events if (line := _line(event)) is not None]
+        for watcher in self._watchers:
+            if lines and watcher.leave_out != connection:
+                watcher.add(lines)
+
+    def watch(self, connection: int, notify: Callable[[], None], now: float) -> TrafficWatcher | None:
+        """Add a watcher; None if there are too many. connection: the watching client's. now: by the events' clock."""
+        if len(self._watchers) >= MAX_WATCHERS:
+            return None
+        watcher = TrafficWatcher(self, connection, notify)
+        others = [event for number, event in self.open.items() if number != connection]
+        # Connections that are open already, as a recording that starts late has them (FORMAT.md).
+        facts = [{**event.facts, "before": round(now - event.time, 6)} for event in others]
+        opened = [replace(event, time=now, facts=more) for event, more in zip(others, facts, strict=True)]
+        watcher.add([line for event in opened if (line := _line(event)) is not None])
+        self._watchers.append(watcher)
+        return watcher
+
+    def remove(self, watcher: TrafficWatcher) -> None:
+        """Remove a watcher; does nothing if it was removed."""
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
+
+
+def _line(event: Event) -> bytes | None:
+    """JSON line of an event without secrets; None if nothing remains."""
+    shown = _HEADERS.apply(_exact(event))
+    return None if shown is None else write_event(shown, "msgspec").encode()
+
+
+def _exact(event: Event) -> Event:
+    """The event with its content as text: peers may send what JSON does not allow, such as NaN (LMTP, FRM-6)."""
+    if isinstance(event, Frame):
+        return replace(event, content=event.wire())
+    if isinstance(event, Piece):
+        return replace(event, content=decoded(event.wire()))
+    if isinstance(event, Request) and event.body is not None:
+        return replace(event, body=decoded(event.wire_body()))
+    return event
+
+
+def taken_apart(event: Event) -> Event:
+    """A watched event with its content parsed as JSON where possible, as in a recording."""
+    if isinstance(event, Frame) and not isinstance(event.content, JsonText):
+        return replace(event, content=parse_frame(event.content, "msgspec"))
+    if isinstance(event, Piece):
+        parse = parse_sse_event if event.kind == "sse" else parse_body
+        return replace(event, content=parse(event.wire(), "msgspec"))
+    if isinstance(event, Request) and event.body is not None:
+        return replace(event, body=parse_body(event.wire_body(), "msgspec"))
+    return event

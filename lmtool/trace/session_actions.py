@@ -1,4 +1,4 @@
-"""Evergreen's actions as streams: what the messages of a session mean for them."""
+"""Evergreen actions as streams: each action of a client starts one, texts in its outputs are its pieces."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import codecs
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from lmtool.trace.node_tree import ActionNodes, TraceNode
-from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
+from lmtool.protocol.lmtp import frames
+from lmtool.trace.stream_events import ActionNodes, OutputEvent, RequestStarted, Stream, TraceNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Stream)
 
 THOUGHT = "reasoning"
-"""The output of GENERATE that gets what the model thinks before its answer."""
+"""Output of GENERATE that receives the model's reasoning."""
 
 
 @dataclass(slots=True, eq=False)
 class _Running(Generic[S]):
-    """An action whose outputs are not complete."""
+    """An action with incomplete outputs."""
 
     stream: S
     open: set[str]
-    """Ids of its outputs, and of what is below them, that are not complete."""
+    """Ids of incomplete outputs, and of incomplete nodes below them."""
     thoughts: set[str] = field(default_factory=set)
-    """Ids of the output that gets what a model thinks, and of what is below it."""
+    """Ids of the reasoning output, and of the nodes below it."""
     decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
 
     def __post_init__(self) -> None:
@@ -44,23 +44,23 @@ class SessionActions(Generic[S]):
         self._start = start
         self._nodes: dict[str, TraceNode] = {}
         self._owners: dict[str, _Running[S]] = {}
-        """By id of the outputs, and of what is below them."""
+        """Running action by id of its outputs and of all nodes below them."""
         self._running: dict[_Running[S], None] = {}
         self._count = 0
 
     def open_streams(self) -> list[S]:
-        """Streams of actions that have not ended."""
+        """Streams of running actions."""
         return [running.stream for running in self._running]
 
     def follow(self, event: Message) -> list[StreamEvent]:
-        """What a message means: actions of the client begin streams, texts that the server writes are their output."""
-        found: list[StreamEvent] = []
-        actions = _objects(event.value, "actions") if event.direction == ">" else []
+        """Stream events of a message: a client's actions start streams, texts of the server are their output."""
+        steps: list[StreamEvent] = []
+        actions = frames.entries_of(event.value.get("actions")) if event.direction == ">" else []
         for action in actions:
-            found += self._action(event, action)
+            steps += self._action(event, action)
         for fragment in event.fragments():
-            found += self._fragment(event, fragment)
-        return found
+            steps += self._fragment(event, fragment)
+        return steps
 
     def _action(self, event: Message, action: Mapping[str, object]) -> list[StreamEvent]:
         self._count += 1
@@ -74,7 +74,7 @@ class SessionActions(Generic[S]):
         return [started, *self._end(event.time, running)]
 
     def _parameters(self, action: Mapping[str, object], name: str) -> dict[str, TraceNode]:
-        pairs = _objects(action, name)
+        pairs = frames.entries_of(action.get(name))
         return {str(pair.get("name", "")): self._node(str(pair.get("id", ""))) for pair in pairs}
 
     def _node(self, node_id: str) -> TraceNode:
@@ -113,15 +113,10 @@ class SessionActions(Generic[S]):
         return [OutputEvent(time, running.stream, finish_reason="stop")]
 
 
-def _objects(value: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
-    found = value.get(name)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
 def _payload(action: Mapping[str, object]) -> dict[str, object]:
-    """The options of an action, and its target as the model."""
+    """Options of an action, with its target as the model."""
     payload: dict[str, object] = {}
-    for config in _objects(action, "configs"):
+    for config in frames.entries_of(action.get("configs")):
         inner = config.get("value")
         payload |= inner if isinstance(inner, dict) else {name: one for name, one in config.items() if name != "@type"}
     target = action.get("targetSpec")

@@ -1,7 +1,7 @@
-"""Recorded Evergreen sessions played to clients: each action is answered as the same action was when it was recorded.
+"""Play recorded Evergreen sessions to clients: each action gets the recorded answer of an equal action.
 
-Sessions are real ones, by the rules of the protocol; only what actions answer comes from the recording. So a client may
-choose other ids, other fragments and another order. CANCEL, DROP and SET_TTL do to a session what they always do.
+Sessions follow the protocol; only the outputs of actions come from the recording, so clients may choose other ids,
+fragments and order. CANCEL, DROP and SET_TTL act on the session as usual.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lmtool.protocol.evergreen.codec import encode, encode_json
 from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
 from lmtool.protocol.evergreen.session_actions import session_actions
 from lmtool.protocol.evergreen.status import ABORTED, Abort, Status, close_reason, invalid
+from lmtool.trace.http_server import until
 from lmtool.trace.matching import IncomingRequest
-from lmtool.trace.pace import until
 from lmtool.trace.sessions import SessionAction, action_payload
 from lmtool.trace.stream_events import INCOMPLETE, INPUT
 
@@ -32,40 +32,39 @@ if TYPE_CHECKING:
     from lmtool.protocol.evergreen.messages import Action, SessionMessage
     from lmtool.protocol.evergreen.node_io import OutputNode
     from lmtool.trace.exchanges import RecordedRequest
-    from lmtool.trace.matching import Matcher, OnMiss
-    from lmtool.trace.pace import Pace
-    from lmtool.trace.server_socket import ServerSocket
+    from lmtool.trace.matching import Matcher, OnMiss, Pace
     from lmtool.trace.sessions import OutputStep
+    from lmtool.trace.websocket_stream import ServerSocket
 
 _OVER_THE_SESSION = ("CANCEL", "DROP", "SET_TTL")
 _LINGER = 2.0
-"""Seconds that a client has to read how its session ended."""
+"""Seconds that a client has to read the end of its session."""
 
 
 class Finder(Protocol):
-    """Finds what answers a request, for all protocols of a server of recordings."""
+    """Finds recorded answers to requests of any protocol."""
 
     pace: Pace
     on_miss: OnMiss
 
     def find(self, request: IncomingRequest) -> tuple[RecordedRequest | None, str]:
-        """The recorded request that answers; if there is none, None and a sentence that says why."""
+        """Recorded request that answers; or None, and a sentence with the reason."""
 
 
 class SessionPlayer:
-    """Answers the actions of Evergreen's sessions from a recording."""
+    """Answers actions of Evergreen sessions from a recording."""
 
     def __init__(self, player: Finder, matcher: Matcher[RecordedRequest], policy: AccessPolicy) -> None:
-        """policy: of a port of gRPC; WebSockets were admitted before."""
+        """policy: for the gRPC port; WebSockets were admitted earlier."""
         self._policy = policy
         self._player = player
         self._matcher = matcher
         self.server = EvergreenServer(Plugs(_RecordedActions(self), references=_Unread()))
-        """Opens the sessions, whatever carries them."""
+        """Opens sessions over any transport."""
         self._over_grpc: GrpcServer | None = None
 
     async def listen(self, host: str, port: int) -> str:
-        """Play over gRPC there too, 0 for a free port; the address. Raises `ResourceError`, also without grpcio."""
+        """Also play over gRPC on this port, 0 for a free one; returns the address. Raises `ResourceError`."""
         try:
             from lmtool.protocol.evergreen.grpc_server import GrpcServer
         except ImportError:
@@ -74,7 +73,7 @@ class SessionPlayer:
         return f"{host}:{await self._over_grpc.start(host, port)}"
 
     async def close(self) -> None:
-        """End every session, and close the port of gRPC."""
+        """End all sessions, and close the gRPC port."""
         await self.server.drain(0)
         if self._over_grpc is not None:
             await self._over_grpc.stop()
@@ -95,9 +94,9 @@ class SessionPlayer:
         await _leave(socket, end)
 
     async def answer(self, call: ActionCall) -> None:
-        """Answer an action as it was recorded. Raises `Abort` for one that was not, and where the recorded one failed.
+        """Answer an action as recorded. Raises `Abort` for an unrecorded action, and if the recorded one failed.
 
-        What the recorded client never completed is not waited for.
+        Inputs that the recorded client never completed are not awaited.
         """
         inputs = dict.fromkeys((INPUT + name for name in call.inputs), INCOMPLETE)
         early = self._matcher.candidates(_request(call, inputs))
@@ -123,7 +122,7 @@ class SessionPlayer:
         began = asyncio.get_running_loop().time()
         for when, step in zip(due, recorded.steps, strict=True):
             await until(began + when)
-            if step.fragment.id in nodes:  # else it is below an output that is not asked for now
+            if step.fragment.id in nodes:  # otherwise it is below an output that was not requested
                 await _write(nodes, step)
         if recorded.abort is not None:
             raise recorded.abort
@@ -137,7 +136,7 @@ def _request(call: ActionCall, more: Mapping[str, object] | None = None) -> Inco
 
 
 async def _write(nodes: dict[str, OutputNode], step: OutputStep) -> None:
-    """Write a fragment of a recorded answer. nodes: those of this answer by their recorded ids."""
+    """Write a fragment of a recorded answer. nodes: the new answer's nodes by their recorded ids."""
     fragment, node = step.fragment, nodes[step.fragment.id]
     chunk = fragment.chunk_fragment
     if chunk is not None and chunk.ref is not None:
@@ -154,7 +153,7 @@ async def _write(nodes: dict[str, OutputNode], step: OutputStep) -> None:
 
 
 class _RecordedActions(Registry):
-    """Whatever a client asks for, with any parameters: the recording knows which there are."""
+    """Registry that accepts every action with any parameters: the recording decides what can be answered."""
 
     def __init__(self, player: SessionPlayer) -> None:
         super().__init__([each for each in session_actions(self) if each.name in _OVER_THE_SESSION])
@@ -168,15 +167,15 @@ class _RecordedActions(Registry):
 
 
 class _AnyAction(ActionType):
-    """An action whose parameters have the names that clients give them."""
+    """An action that accepts parameters of any name."""
 
     def resolve(self, action: Action) -> tuple[dict[str, str], dict[str, str]]:
-        """Each name as it is."""
+        """Parameter names unchanged."""
         return {each.name: each.name for each in action.inputs}, {each.name: each.name for each in action.outputs}
 
 
 class _Unread:
-    """References are taken, compared by their URIs, and never read."""
+    """References are accepted and compared by URI, but never read."""
 
     def check(self, uri: str) -> None:
         """Accept any."""
@@ -187,7 +186,7 @@ class _Unread:
 
 
 class _Frames:
-    """A session's frames over one WebSocket: answers go in the kind that the client last used."""
+    """Frames of a session over one WebSocket; answers use the client's latest encoding, text or binary."""
 
     def __init__(self, server: EvergreenServer, connection: Connection, socket: ServerSocket) -> None:
         self._server = server
@@ -212,7 +211,7 @@ class _Frames:
 
 
 async def _leave(socket: ServerSocket, end: Abort | None) -> None:
-    """Close in good order; what the client still sends is discarded, for its loss would reset the connection."""
+    """Close the session regularly; read and discard input meanwhile: unread data would reset the connection."""
     socket.close(*((1000, "") if end is None else (ABORTED, close_reason(end))))
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGER):

@@ -1,4 +1,4 @@
-"""The Evergreen sessions of a recording: the actions that were asked for, and what was answered to each."""
+"""Evergreen sessions of a recording: each action with its outputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from lmtool.protocol.evergreen.config import SessionLimits
 from lmtool.protocol.evergreen.nodes import LeafCursor, Reference
 from lmtool.protocol.evergreen.session import ActionReceived, Session
 from lmtool.protocol.evergreen.status import ABORTED, Abort, abort_from
-from lmtool.trace.content import decoded
-from lmtool.trace.events import Close, Message
+from lmtool.trace.events import Close, Message, decoded
 from lmtool.trace.stream_events import INCOMPLETE, INPUT
 
 if TYPE_CHECKING:
@@ -27,18 +26,18 @@ if TYPE_CHECKING:
     from lmtool.trace.events import Event
 
 _JSON = "application/json"
-"""Counts and times of a run; what stands there need not be the same again."""
+"""Outputs of this type hold counts and times, which need not be equal again."""
 _LIMITS = SessionLimits(max_running_actions=1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputStep:
-    """One fragment of an answer; its node is an output, or was named as a child by a step before it."""
+    """One fragment of an answer; its node is an output, or a child named by an earlier step."""
 
     offset: float
     """Seconds after the inputs were complete."""
     fragment: NodeFragment
-    """With the recorded ids."""
+    """The fragment with its recorded ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +48,31 @@ class SessionAction:
     time: float
     connection: int
     number: int
-    """Among the actions of its session, from 1."""
+    """Number among the actions of its session, from 1."""
     kind: str
     """The action's name."""
     payload: Mapping[str, object]
-    """What was asked: the target as `model`, options, the value of each input, the names of the outputs."""
+    """The request: target as `model`, options, the value of each input, the names of the outputs."""
     sampled: bool
-    """Whether tokens were drawn at random, without a seed that could repeat them."""
+    """True if tokens were sampled at random without a seed."""
     outputs: Mapping[str, tuple[tuple[str, bytes], ...] | None]
-    """Mime type and bytes of each leaf, by the output's name; None for one that is not complete."""
+    """Mime type and bytes of each leaf, by the output's name; None for an incomplete output."""
     roots: Mapping[str, str]
     """Recorded ids of the outputs, by name."""
     steps: tuple[OutputStep, ...]
-    """What was written into the outputs, but for `status`."""
+    """Fragments written to the outputs, except to `status`."""
     abort: Abort | None
-    """Why it failed, into `status` or with its whole session."""
+    """Reason it failed, from its `status` or from the end of its session."""
     text: str = ""
 
     @property
     def waited(self) -> bool:
-        """Whether all its inputs were complete at some time."""
+        """True if all its inputs were complete at some time."""
         return all(value != INCOMPLETE for value in self.payload.values())
 
     @property
     def complete(self) -> bool:
-        """Whether all its outputs are."""
+        """True if all its outputs are complete."""
         return all(leaves is not None for leaves in self.outputs.values())
 
 
@@ -84,7 +83,7 @@ class _Run:
     time: float
     record: ActionRecord
     ready: float | None = None
-    """When its inputs were complete."""
+    """Time at which its inputs were complete."""
 
     @property
     def finished(self) -> bool:
@@ -93,18 +92,18 @@ class _Run:
 
 @dataclass(slots=True)
 class _Replay:
-    """One session, as its server had it."""
+    """One session, rebuilt from its messages."""
 
     session: Session = field(default_factory=lambda: Session(_LIMITS, check_reference=lambda _: None))
     runs: list[_Run] = field(default_factory=list)
     fragments: dict[str, list[tuple[float, int, NodeFragment]]] = field(default_factory=dict)
-    """Of each node, with their times and places among all of the session."""
+    """Fragments of each node, with their times and positions in the session."""
     count: int = 0
     """Fragments so far."""
     end: Abort | None = None
-    """Why the server aborted the session."""
+    """Reason the server aborted the session."""
     broken: bool = False
-    """Whether a message could not be taken; what comes after it is left out."""
+    """True once a message could not be processed; later ones are ignored."""
 
     def add(self, event: Message) -> None:
         try:
@@ -125,17 +124,17 @@ class _Replay:
                 run.ready = event.time
 
     def failure(self, run: _Run) -> Abort | None:
-        """Why an action failed: what its `status` says, or the session's end while it ran."""
+        """Reason an action failed: its `status`, or the end of the session while it ran."""
         node = run.record.outputs.get(STATUS_OUTPUT)
         if node is not None and (leaves := _leaves(node)):
             return _status(leaves[0][1])
-        if self.end is None or self.broken:  # what breaks a rule of the protocol is refused for that
+        if self.end is None or self.broken:  # a protocol error was refused for its own reason
             return None
         unfinished = [each for each in self.runs if not each.finished]
         return self.end if run in (unfinished or self.runs[-1:]) else None
 
     def action(self, connection: int, number: int, run: _Run) -> SessionAction:
-        """All that is known of an action."""
+        """Everything known of an action."""
         record = run.record
         return SessionAction(
             run.time,
@@ -151,7 +150,7 @@ class _Replay:
         )
 
     def _steps(self, run: _Run) -> list[OutputStep]:
-        """What was written into the outputs, each node's fragments by seq, and after that which names it."""
+        """Fragments written to the outputs: each node's by seq, and after the fragment that names the node."""
         known = {node.id for name, node in run.record.outputs.items() if name != STATUS_OUTPUT}
         began = run.time if run.ready is None else run.ready
         next_seq: Counter[str] = Counter()
@@ -170,18 +169,18 @@ class _Replay:
         return steps
 
     def _below(self, roots: Iterable[str]) -> Iterable[tuple[float, int, NodeFragment]]:
-        """Fragments of these nodes and of all below them."""
-        stack, found = list(roots), set(roots)
+        """Fragments of these nodes and of all nodes below them."""
+        stack, seen = list(roots), set(roots)
         while stack:
             for each in self.fragments.get(stack.pop(), ()):
                 yield each
                 fragment = each[2]
-                stack += [child for child in dict.fromkeys(fragment.child_ids) if child not in found]
-                found.update(fragment.child_ids)
+                stack += [child for child in dict.fromkeys(fragment.child_ids) if child not in seen]
+                seen.update(fragment.child_ids)
 
 
 def session_actions(events: Iterable[Event]) -> list[SessionAction]:
-    """The actions of all sessions, each session's in their order."""
+    """Actions of all sessions, in order within each session."""
     replays: dict[int, _Replay] = {}
     for event in events:
         if isinstance(event, Message):
@@ -198,7 +197,7 @@ def session_actions(events: Iterable[Event]) -> list[SessionAction]:
 
 
 def action_payload(record: ActionRecord) -> dict[str, object]:
-    """What an action asks, as plain values by which two of them are the same: no ids, no limits of fragments."""
+    """Request of an action as plain values, for comparison: without ids and fragment boundaries."""
     payload: dict[str, object] = {}
     for at, config in enumerate(record.action.configs):
         try:
@@ -212,21 +211,21 @@ def action_payload(record: ActionRecord) -> dict[str, object]:
 
 
 def _value(node: Node) -> object:
-    """Each leaf of a node with its mime type and role."""
+    """Each leaf of a node, with its mime type and role."""
     if not node.complete:
         return INCOMPLETE
-    cursor, found = LeafCursor(node), []
+    cursor, leaves = LeafCursor(node), []
     while (leaf := cursor.advance()) is not None:
         kind, role = ("", "") if leaf.metadata is None else (leaf.metadata.mimetype, leaf.metadata.role)
         uris = [{"ref": piece.uri} for piece in leaf.pieces if isinstance(piece, Reference)]
         data = decoded(b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes)))
         joined = data if isinstance(data, str) else {"base64": base64.b64encode(data).decode()}
-        found.append([kind, role, joined, *uris])
-    return found
+        leaves.append([kind, role, joined, *uris])
+    return leaves
 
 
 def _status(data: bytes) -> Abort | None:
-    """The failure that an output `status` tells; None for none."""
+    """Failure that an output `status` reports; None for success."""
     try:
         value = json.loads(data)
     except ValueError:
@@ -237,24 +236,24 @@ def _status(data: bytes) -> Abort | None:
 
 
 def differences(expected: SessionAction, actual: SessionAction, *, values: bool) -> list[str]:
-    """What is otherwise in the outputs of the same action, a sentence each.
+    """Differences between the outputs of two runs of an action, one sentence each.
 
-    values: also compare the bytes of leaves, apart from JSON.
+    values: also compare the bytes of leaves, except JSON.
     """
-    found = []
+    sentences = []
     for name, leaves in expected.outputs.items():
         again = actual.outputs.get(name)
         if (leaves is None) != (again is None):
             was, now = ("open" if one is None else "complete" for one in (leaves, again))
-            found.append(f"output {name}: expected it {was}, it is {now}")
+            sentences.append(f"output {name}: expected it {was}, it is {now}")
         elif leaves is not None and again is not None:
             types = [[kind for kind, _ in each] for each in (leaves, again)]
             texts = [[data for kind, data in each if kind != _JSON] for each in (leaves, again)]
             if types[0] != types[1]:
-                found.append(f"output {name}: expected leaves of {_shown(types[0])}, got {_shown(types[1])}")
+                sentences.append(f"output {name}: expected leaves of {_quoted(types[0])}, got {_quoted(types[1])}")
             elif values and texts[0] != texts[1]:
-                found.append(f"output {name}: expected {_shown(texts[0])}, got {_shown(texts[1])}")
-    return found
+                sentences.append(f"output {name}: expected {_quoted(texts[0])}, got {_quoted(texts[1])}")
+    return sentences
 
 
 def _message(event: Message) -> SessionMessage:
@@ -267,11 +266,11 @@ def _message(event: Message) -> SessionMessage:
 def _leaves(node: Node) -> tuple[tuple[str, bytes], ...] | None:
     if not node.complete:
         return None
-    cursor, found = LeafCursor(node), []
+    cursor, leaves = LeafCursor(node), []
     while (leaf := cursor.advance()) is not None:
         kind = leaf.metadata.mimetype if leaf.metadata is not None else ""
-        found.append((kind, b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes))))
-    return tuple(found)
+        leaves.append((kind, b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes))))
+    return tuple(leaves)
 
 
 def _is_sampled(record: ActionRecord) -> bool:
@@ -285,6 +284,6 @@ def _is_sampled(record: ActionRecord) -> bool:
     return isinstance(temperature, int | float) and temperature > 0 and options.get("seed") is None
 
 
-def _shown(values: object) -> str:
+def _quoted(values: object) -> str:
     text = ascii(values)
     return text if len(text) <= 100 else f"{text[:97]}..."

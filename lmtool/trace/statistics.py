@@ -1,4 +1,4 @@
-"""Figures of a trace, folded event by event in constant memory."""
+"""Statistics of a trace, computed event by event in constant memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lmtool.core.logprobs.distribution import perplexity
 from lmtool.protocol.providers.answer_events import TokenUsage
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request
-from lmtool.trace.scanning import Run
+from lmtool.trace.reader import Run
 from lmtool.trace.stream_events import RequestStarted, Stream, new_stream
 
 if TYPE_CHECKING:
     from lmtool.trace.events import Event
-    from lmtool.trace.scanning import Scan, TokenLine
+    from lmtool.trace.reader import Scan, TokenLine
 
 MOST_STREAMS = 10_000
-"""Streams that are listed one by one; all count in the sums."""
+"""Streams that are listed individually; all count in the sums."""
 _STEPS = 32
-"""Classes of a histogram for each doubling of a value: percentiles are right within 2.2 %."""
+"""Histogram classes per doubling of a value: percentiles are accurate within 2.2 %."""
 
 
 class Histogram:
@@ -32,12 +32,12 @@ class Histogram:
         self.count = 0
 
     def add(self, value: float) -> None:
-        """Take a value; 0 and less count as one nanounit."""
+        """Count a value; 0 and less count as one nanounit."""
         self._counts[math.floor(math.log2(max(value, 1e-9)) * _STEPS)] += 1
         self.count += 1
 
     def percentile(self, share: float) -> float | None:
-        """The value that this share of all does not exceed; None without any."""
+        """Value that this share of all values does not exceed; None without values."""
         rank = math.ceil(share * self.count)
         for place in sorted(self._counts):
             rank -= self._counts[place]
@@ -48,31 +48,31 @@ class Histogram:
 
 @dataclass(slots=True, eq=False)
 class StreamFigures(Stream):
-    """One request and its answer, or one choice of it, in figures. Times in seconds."""
+    """Statistics of one request and its answer, or of one choice. Times in seconds."""
 
     request: str = ""
     """`GENERATE`, `SCORE`, `MODEL_INFO`, or an HTTP method and path."""
     prompt_tokens: int | None = None
-    """Of a prompt of ids; of other prompts the server's usage tells."""
+    """Length of a prompt of ids; for other prompts the server's usage counts."""
     has_choices: bool = False
-    """Whether its usage counts further choices too."""
+    """True if its usage includes other choices."""
     tokens: int = 0
-    """Tokens, or pieces of text where the protocol has no tokens."""
+    """Tokens, or pieces of text if the protocol has no tokens."""
     pieces: int = 0
-    """How many of them are pieces of text: the server named no tokens."""
+    """Tokens that are pieces of text instead: the server sent no tokens."""
     first: float | None = None
-    """Time of the first one."""
+    """Time of the first token."""
     last: float | None = None
     logprob: float = 0.0
-    """Sum over all tokens that had one, in nats."""
+    """Sum over all tokens with a logprob, in nats."""
     with_logprob: int = 0
     ending_counted: bool = False
-    """Whether its ending is in the sums."""
+    """True if its ending is included in the sums."""
     gaps: Histogram = field(default_factory=Histogram)
-    """Between arrivals; tokens of one frame arrived together."""
+    """Gaps between arrivals; tokens of one frame arrive together."""
 
     def add(self, time: float, logprob: float | None, *, is_piece: bool) -> float:
-        """Take the next token, or piece of text; return the seconds since the one before, 0 for the first."""
+        """Count the next token or piece of text; returns seconds since the previous one, 0 for the first."""
         self.tokens += 1
         self.pieces += is_piece
         gap = 0.0 if self.last is None else time - self.last
@@ -87,7 +87,7 @@ class StreamFigures(Stream):
         return gap
 
     def as_json(self) -> dict[str, object]:
-        """The figures as one object; what is not known is null, times are in milliseconds."""
+        """The statistics as an object; unknown values are null, times are in milliseconds."""
         later = self.last - self.first if self.first is not None and self.last is not None else 0.0
         ppl = perplexity(self.logprob, self.with_logprob)
         usage = TokenUsage() if self.usage is None else self.usage
@@ -111,19 +111,19 @@ class StreamFigures(Stream):
 
 
 class TraceFigures:
-    """All figures of a trace; call `add` with each event in order."""
+    """Statistics of a trace; call `add` with each event in order."""
 
     def __init__(self) -> None:
         self._answers = Answers(self._new_stream)
         self.streams: list[StreamFigures] = []
-        """The first `MOST_STREAMS`, in order of their beginning; requests that generate nothing among them."""
+        """The first `MOST_STREAMS` streams in order of their start, including requests that generate nothing."""
         self.counts: Counter[str] = Counter()
         """connections, drops, frames in each direction, streams, tokens, ..."""
         self.gaps = Histogram()
         self.duration = 0.0
 
     def read(self, scan: Scan) -> None:
-        """Take all of a file; its reader's `ending` is known afterwards. Raises `FileError`."""
+        """Add a whole file; then its reader's `ending` is known. Raises `FileError`."""
         for items in scan.blocks():
             for item in items:
                 if isinstance(item, Run):
@@ -135,10 +135,14 @@ class TraceFigures:
             pass
 
     def add(self, event: Event) -> None:
-        """Take the next event."""
+        """Add the next event."""
         self.duration = event.time
         self.counts["events"] += 1
-        self._count(event)
+        if isinstance(event, Frame | Piece | Request):
+            is_sent = isinstance(event, Request) or (isinstance(event, Frame) and event.direction == ">")
+            self.counts["client_frames" if is_sent else "server_frames"] += 1
+        elif isinstance(event, Open | Drop | Close):
+            self.counts[{"Open": "connections", "Drop": "drops", "Close": "closes"}[type(event).__name__]] += 1
         for step in self._answers.follow(event):
             if isinstance(step, RequestStarted):
                 self.counts["requests"] += 1
@@ -150,7 +154,7 @@ class TraceFigures:
                     self._end(step.stream)
 
     def add_tokens(self, line: TokenLine) -> None:
-        """Take the next event where it is a TOKEN frame as `Scan` reads it."""
+        """Add the next event, a TOKEN frame as `Scan` reads it."""
         self.duration = line.time
         self.counts["events"] += 1
         self.counts["server_frames"] += 1
@@ -160,13 +164,6 @@ class TraceFigures:
                 self._add(figures, line.time, figures.logprob_of_next(entry.logprob), is_piece=False)
             if entry.last:
                 self._end(figures)
-
-    def _count(self, event: Event) -> None:
-        if isinstance(event, Frame | Piece | Request):
-            is_sent = isinstance(event, Request) or (isinstance(event, Frame) and event.direction == ">")
-            self.counts["client_frames" if is_sent else "server_frames"] += 1
-        elif isinstance(event, Open | Drop | Close):
-            self.counts[{"Open": "connections", "Drop": "drops", "Close": "closes"}[type(event).__name__]] += 1
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> StreamFigures:
         more = {"request": started.kind, "prompt_tokens": started.prompt_tokens}
@@ -193,7 +190,7 @@ class TraceFigures:
             self.counts["failed_streams"] += figures.error is not None and not figures.cut
 
     def as_json(self) -> dict[str, object]:
-        """Sums and streams as one object."""
+        """Sums and streams as an object."""
         sums = ("connections", "drops", "requests", "streams", "failed_streams", "tokens", "pieces")
         names = ("events", *sums, "client_frames", "server_frames", "outputs_of_no_stream")
         return {

@@ -1,4 +1,4 @@
-"""`trace verify`: each recording checked in both directions, and its outcome; servers are given, not started."""
+"""`trace verify`: check recordings against the mock server and against servers under test."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.core.errors import FileError, LmtoolError, UsageError
 from lmtool.trace import outcomes as reports
-from lmtool.trace.comparison import Comparison
-from lmtool.trace.diff import VERDICTS, worst
+from lmtool.trace.comparison import VERDICTS, Comparison, worst
 from lmtool.trace.outcomes import Check, KnownFailures, Outcome
 from lmtool.trace.reader import TraceReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lmtool.trace.diff import Level
+    from lmtool.trace.codec import Header
+    from lmtool.trace.comparison import Level
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
     from lmtool.trace.proxy import Target
 
 Direction: TypeAlias = Literal["mock", "drive"]
-"""`mock`: the recording answers our client. `drive`: it is sent to a server, whose answers are compared."""
+"""`mock`: the mock server plays the recording to our client. `drive`: it is sent to a server to compare answers."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 SUFFIXES = (".lmtp.jsonl", ".lmtp.jsonl.gz")
 
@@ -48,7 +47,7 @@ class RecordingCase(Check):
         return self.direction, self.name
 
     def matches(self, pattern: str) -> bool:
-        """Whether a glob names it: `NAME` in both directions, `NAME[drive]` in one."""
+        """True if a glob matches: `NAME` for both directions, `NAME[drive]` for one."""
         for direction in DIRECTIONS:
             if pattern.endswith(f"[{direction}]"):
                 return direction == self.direction and fnmatchcase(self.name, pattern.removesuffix(f"[{direction}]"))
@@ -57,11 +56,11 @@ class RecordingCase(Check):
 
 @dataclass(frozen=True, slots=True)
 class RecordingOutcome(Outcome[RecordingCase]):
-    """The result of one case; `trace` is the replay of a case that failed."""
+    """Result of one case; `trace` is the replay of a failed case."""
 
     comparisons: tuple[Comparison, ...] = ()
     recorded: str = ""
-    """File of the recording."""
+    """Path of the recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +69,33 @@ class Server:
 
     target: Target
     model: str | None
-    """The name of the model that it serves; None where it does not tell: then it is asked for everything."""
+    """Name of the served model; None if unknown: then it gets every recording."""
     any_protocol: bool = False
-    """Whether it answers LMTP and HTTP; else the one of its URL."""
+    """True if it answers LMTP and HTTP; otherwise only the protocol of its URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How recordings are checked."""
+    """Settings of a verification run."""
 
     servers: tuple[Server, ...] = ()
     known: KnownFailures = field(default_factory=KnownFailures)
     level: Level | None = None
     timeout: float = 60.0
-    """Seconds to wait for what does not come."""
+    """Seconds to wait for a missing answer."""
     report: Path = Path("report")
-    """Folder for replays that are not as recorded."""
+    """Folder for replays that differ from their recording."""
     update: bool = False
-    """Replace a recording that a server does not agree with by its replay."""
+    """Replace a recording that a server does not reproduce by its replay."""
 
 
 def name_of(file: str) -> str:
-    """The name of a trace file in lists and reports: without `.lmtp.jsonl`."""
+    """Name of a trace file in lists and reports: without `.lmtp.jsonl`."""
     return next((file.removesuffix(suffix) for suffix in SUFFIXES if file.endswith(suffix)), file)
 
 
 def find(paths: Sequence[Path]) -> dict[str, Path]:
-    """The recordings in these files and folders, by name. Raises `FileError` for a path that is not there."""
+    """Recordings in these files and folders, by name. Raises `FileError` for a missing path."""
     recordings: dict[str, Path] = {}
     for path in paths:
         if path.is_dir():
@@ -110,18 +109,18 @@ def find(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def select(names: Sequence[str], only: Sequence[str]) -> list[RecordingCase]:
-    """The cases of these recordings that a glob names; all if there is no glob. Raises `UsageError` if none is left."""
+    """Cases of these recordings that match a glob; all without globs. Raises `UsageError` if there is none."""
     cases = [RecordingCase(name, direction) for name in names for direction in DIRECTIONS]
     selected = [case for case in cases if not only or any(case.matches(pattern) for pattern in only)]
     if not selected:
-        raise UsageError(f"nothing is called {', '.join(only)}" if only else "there is no recording", "see --list")
+        raise UsageError(f"no check is named {', '.join(only)}" if only else "there is no recording", "see --list")
     return selected
 
 
 async def run(
     plan: Plan, cases: Sequence[tuple[RecordingCase, Path]], jobs: int, report: Callable[[RecordingOutcome], None]
 ) -> list[RecordingOutcome]:
-    """Check these, `jobs` at once; `report` gets each outcome as it comes. Returns them in the order of the cases."""
+    """Check cases, `jobs` at a time. Returns the outcomes in order; `report` gets each when it is known."""
     slots = asyncio.Semaphore(jobs)
 
     async def one(case: RecordingCase, path: Path) -> RecordingOutcome:
@@ -134,9 +133,9 @@ async def run(
 
 
 async def check(plan: Plan, case: RecordingCase, path: Path) -> RecordingOutcome:
-    """The outcome of one case; a file that cannot be read, or a lost connection, is one as well.
+    """Outcome of one case, also for an unreadable file or a lost connection.
 
-    Raises `FileError` where a replay cannot be kept.
+    Raises `FileError` if a replay cannot be kept.
     """
     start = time.perf_counter()
     try:
@@ -167,7 +166,7 @@ def _read(path: Path) -> tuple[Header, list[Event]]:
 
 
 def _server_for(plan: Plan, case: RecordingCase, header: Header) -> tuple[str, Server | None]:
-    """Why a case is skipped, empty where it is not; and the server for it, None for the mock server."""
+    """Reason a case is skipped, or empty; and its server, None for the mock server."""
     directions = header.verify.get("directions")
     if isinstance(directions, list) and case.direction not in directions:
         return str(header.verify.get("why", f"the recording says: {', '.join(map(str, directions))} only")), None
@@ -182,7 +181,7 @@ def _server_for(plan: Plan, case: RecordingCase, header: Header) -> tuple[str, S
     name = header.model.get("name")
     fitting = [one for one in kind if name is None or one.model in (None, name)]
     if not fitting:
-        return f"it is of {name}, which no server under test has", None
+        return f"recorded with model {name}, which no server under test serves", None
     return "", fitting[0]
 
 
@@ -190,7 +189,7 @@ async def _replay(
     plan: Plan, header: Header, events: Sequence[Event], server: Server | None
 ) -> tuple[list[Comparison], Sequence[Event]]:
     if server is None:
-        from lmtool.trace.mocking import replay_to_mock
+        from lmtool.trace.replaying import replay_to_mock
 
         return await replay_to_mock(events, timeout_s=plan.timeout, redacted=header.redacted)
     from lmtool.trace.replaying import ReplayOptions, replay
@@ -227,11 +226,6 @@ def _keep(
     return replace(outcome, trace=str(path))
 
 
-def as_json(outcomes: Sequence[RecordingOutcome]) -> str:
-    """One JSON object."""
-    return reports.as_json(outcomes, _case)
-
-
 def _case(outcome: Outcome[RecordingCase]) -> dict[str, object]:
     assert isinstance(outcome, RecordingOutcome)
     findings = [finding.as_json() for comparison in outcome.comparisons for finding in comparison.findings]
@@ -248,16 +242,11 @@ def _case(outcome: Outcome[RecordingCase]) -> dict[str, object]:
     }
 
 
-def summary(outcomes: Sequence[RecordingOutcome]) -> str:
-    """One line: how many checks, and how many of each verdict."""
-    return reports.summary(outcomes, "checks")
-
-
 REPORTS: Mapping[str, Callable[[Sequence[RecordingOutcome]], str]] = {
     "junit.xml": lambda outcomes: reports.junit("recordings", outcomes),
-    "report.json": as_json,
+    "report.json": lambda outcomes: reports.as_json(outcomes, _case),
     "report.md": lambda outcomes: reports.markdown(
-        ["# Recordings", "", summary(outcomes), ""], outcomes, {"case": lambda case: case.id}
+        ["# Recordings", "", reports.summary(outcomes, "checks"), ""], outcomes, {"case": lambda case: case.id}
     ),
 }
 """Contents of a report by file name."""

@@ -1,22 +1,30 @@
-"""One direction of a WebSocket connection: bytes to messages (RFC 6455, with permessage-deflate of RFC 7692)."""
+"""WebSocket over a byte stream: follow one direction (RFC 6455, RFC 7692), or serve a connection."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from websockets.exceptions import PayloadTooBig, ProtocolError
 from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 
-from lmtool.trace.content import decoded
+from lmtool.net.websocket_closing import cut_reason
+from lmtool.protocol.lmtp.messages import SUBPROTOCOL
+from lmtool.trace.events import decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    import asyncio
+    from collections.abc import AsyncIterator, Generator, Sequence
+
+    from websockets.typing import Subprotocol
 
 LARGEST_MESSAGE = 2**24
-"""Bytes; of larger messages only the size is told."""
+"""Bytes; for larger messages only the size is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +37,14 @@ class CloseFrame:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A message of more than `LARGEST_MESSAGE` bytes went by."""
+    """A message of more than `LARGEST_MESSAGE` bytes was skipped."""
 
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """From here on the bytes cannot be followed."""
+    """Bytes after this point cannot be parsed."""
 
     reason: str
 
@@ -45,10 +53,10 @@ Item: TypeAlias = "str | bytes | CloseFrame | TooLarge | Unreadable"
 
 
 class WebSocketStream:
-    """Takes bytes of either end, masked or not, and gives whole messages; pings and pongs are passed over."""
+    """Incremental parser for one direction, masked or not; gives complete messages, ignores pings and pongs."""
 
     def __init__(self, *, deflate: bool = False, takeover: bool = True) -> None:
-        """Follow a connection; deflate: permessage-deflate was agreed; takeover: its context lasts between messages."""
+        """deflate: permessage-deflate was negotiated; takeover: its context is kept between messages."""
         remote = PerMessageDeflate(  # nothing is sent, so the local side does not matter
             remote_no_context_takeover=not takeover,
             local_no_context_takeover=True,
@@ -64,7 +72,7 @@ class WebSocketStream:
         self._reading: Generator[None, None, None] | None = self._read()
 
     def feed(self, data: bytes) -> list[Item]:
-        """What these bytes complete."""
+        """Items that these bytes complete."""
         if self._reading is not None:
             self._reader.feed_data(data)
             try:
@@ -78,7 +86,7 @@ class WebSocketStream:
         return items
 
     def _read(self) -> Generator[None, None, None]:
-        """Waits for more bytes at each `yield`. Raises `ProtocolError`."""
+        """Parse frames; waits for more bytes at each `yield`. Raises `ProtocolError`."""
         buffer = self._reader.buffer
         while True:
             while len(buffer) < 2:
@@ -109,7 +117,7 @@ class WebSocketStream:
         del self._reader.buffer[:size]
 
     def _add(self, opcode: int, data: bytes, size: int, *, final: bool) -> None:
-        """A frame of a message; size: of its payload, which is left out where it is too large."""
+        """Add a frame of a message. size: of its payload, which is dropped if too large."""
         if opcode != Opcode.CONT:
             self._text, self._fragments, self._size = opcode == Opcode.TEXT, [], 0
         self._size += size
@@ -122,3 +130,79 @@ class WebSocketStream:
         message = b"".join(self._fragments)
         self._fragments = []
         return decoded(message) if self._text else message
+
+
+_LARGEST = 2**26
+
+
+class ServerSocket:
+    """Server end of one client's WebSocket; its handshake was admitted and is answered by `messages`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
+        """data: bytes already read, from the handshake on."""
+        self._reader = reader
+        self._writer = writer
+        self._protocol = ServerProtocol(max_size=_LARGEST, select_subprotocol=_lmtp_if_offered)
+        self._fragments = bytearray()
+        self._text = False
+        self._protocol.receive_data(data)
+
+    @property
+    def address(self) -> str:
+        """Address of the client."""
+        return str((self._writer.get_extra_info("peername") or ("",))[0])
+
+    async def messages(self) -> AsyncIterator[str | bytes]:
+        """Messages of the client, until it closes, disconnects, or `close` is called."""
+        while True:
+            for event in self._protocol.events_received():
+                if isinstance(event, Request):
+                    self._protocol.send_response(self._protocol.accept(event))
+                elif (message := self._assembled(event)) is not None:
+                    yield message
+            await self.flush()
+            if self._protocol.close_expected():
+                return
+            received = await self._reader.read(2**16)
+            if not received:
+                return
+            self._protocol.receive_data(received)
+
+    def _assembled(self, event: object) -> str | bytes | None:
+        if not isinstance(event, Frame) or event.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            return None
+        if event.opcode is not Opcode.CONT:
+            self._text, self._fragments = event.opcode is Opcode.TEXT, bytearray()
+        self._fragments += event.data
+        if not event.fin:
+            return None
+        return self._fragments.decode("utf-8", "replace") if self._text else bytes(self._fragments)
+
+    async def send(self, message: str | bytes) -> None:
+        """Send a message; it is lost if the client has disconnected."""
+        if isinstance(message, str):
+            self._protocol.send_text(message.encode())
+        else:
+            self._protocol.send_binary(message)
+        await self.flush()
+
+    def close(self, code: int, reason: str) -> None:
+        """Queue a close frame with as much of the reason as fits; `flush` sends it."""
+        self._protocol.send_close(code, cut_reason(reason))
+
+    def cut(self) -> None:
+        """End the connection without a close frame."""
+        self._writer.transport.abort()
+
+    async def flush(self) -> None:
+        """Send queued data."""
+        with contextlib.suppress(ConnectionError):  # the read that follows sees the end
+            for data in self._protocol.data_to_send():
+                if data:
+                    self._writer.write(data)
+            await self._writer.drain()
+
+
+def _lmtp_if_offered(_protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """The subprotocol to select (LMTP, TRA-12)."""
+    return next((one for one in offered if one == SUBPROTOCOL), None)

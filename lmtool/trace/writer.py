@@ -1,4 +1,4 @@
-"""A trace file being written: events go into memory at once and to the disk when asked."""
+"""Write trace files: events are buffered in memory and reach the disk on `flush`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lmtool.trace.events import End, count_tokens
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
 
 _DEVICES = ("/dev", "/dev/fd", "/proc/self/fd")
 """Folders whose links, such as `/dev/stdout`, are never replaced."""
@@ -31,17 +31,17 @@ _DEVICES = ("/dev", "/dev/fd", "/proc/self/fd")
 class TraceWriter:
     """Writes one trace. `write` never touches the disk; `flush` and `close` do, and may run in another thread.
 
-    What was flushed survives the death of the process: the file is then cut, and still readable.
+    Flushed data survives the death of the process: the file is then cut, but readable.
     """
 
     def __init__(
         self, path: str | Path, header: Header, *, overwrite: bool | None = None, private: bool = False
     ) -> None:
-        """Make the file and write its header. A name that ends in `.gz` is packed.
+        """Create the file and write its header. A name that ends in `.gz` is packed.
 
-        overwrite: whether a file that exists is replaced; False where the user could have said --force, None where
-        there is no such option. private: whether only its owner may read the file. Raises `FileError` when the file
-        cannot be made, or exists and may not be replaced.
+        overwrite: replace an existing file; False if the user could have passed --force, None if there is no such
+        option. private: only its owner may read the file. Raises `FileError` if the file cannot be created, or exists
+        and may not be replaced.
         """
         self.path = Path(path)
         self._header = header
@@ -50,17 +50,17 @@ class TraceWriter:
         self._pending: list[str] = []
         self._lock = threading.Lock()
         self._raw = _create(self.path, overwrite=overwrite, private=private)
-        # A packed file names no time and no name: the same events give the same bytes.
+        # No time and no name in the gzip header: the same events give the same bytes.
         packed = self.path.suffix == ".gz"
         self._packed = gzip.GzipFile("", "wb", fileobj=self._raw, mtime=0) if packed else None
         self._time = 0.0
-        """Of the last event; a numbered trace that lost events has later ones than their count."""
+        """Time of the last event; a numbered trace that lost events has higher times than their count."""
         self.events = 0
-        """Written so far."""
+        """Number of events written."""
         self.tokens = 0
-        """In these events, as the end record counts them."""
+        """Number of tokens in these events, as the end record counts them."""
         self.waiting_bytes = 0
-        """Characters that wait for a flush; who writes faster than the disk must stop somewhere."""
+        """Characters that wait for a flush, so that callers can limit them."""
         self._put(write_header(header))
         try:
             self.flush()
@@ -69,11 +69,11 @@ class TraceWriter:
             raise FileError(f"cannot write {self.path}: {error.strerror}") from None
 
     def time(self, measured: float) -> float:
-        """The time to give the next event: as measured, or its number / 1000 where the header says `numbered`."""
+        """Time for the next event: as measured, or its number / 1000 if the header says `numbered`."""
         return self.events / 1000 if self._numbered else measured
 
     def write(self, event: Event) -> None:
-        """Take an event; events must come in order of time, and no `End` among them."""
+        """Write an event; events must be in order of time, without `End`."""
         self._put(write_event(event, self._header.json))
         self.events += 1
         self.tokens += count_tokens(event)
@@ -86,7 +86,7 @@ class TraceWriter:
             self.waiting_bytes += len(line)
 
     def flush(self) -> None:
-        """Hand everything written so far to the operating system. Raises `OSError`, such as for a full disk."""
+        """Hand everything written to the operating system. Raises `OSError`, for example on a full disk."""
         with self._lock:
             lines, self._pending = self._pending, []
             self.waiting_bytes = 0
@@ -105,7 +105,7 @@ class TraceWriter:
         self._raw.flush()
 
     def close(self, measured: float) -> None:
-        """Flush, write the end record, close the file. `measured`: the time now. Raises `OSError`."""
+        """Flush, write the end record, close the file. measured: the current time. Raises `OSError`."""
         try:
             self.flush()
             end = End(max(self.time(measured), self._time), self.events, self.tokens, self._hash.hexdigest())
@@ -114,13 +114,13 @@ class TraceWriter:
             self.abandon()
 
     def remove(self) -> None:
-        """Close the file and delete it: there is nothing in it. Raises `OSError`."""
+        """Close and delete the file: it is empty. Raises `OSError`."""
         self.abandon()
         self.path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Close the file without an end record: it is cut."""
-        with contextlib.suppress(OSError):  # a full disk, which `flush` has told of
+        """Close the file without an end record."""
+        with contextlib.suppress(OSError):  # a full disk, which `flush` has reported
             if self._packed is not None:
                 self._packed.close()
         with contextlib.suppress(OSError):
@@ -129,10 +129,10 @@ class TraceWriter:
 
 @contextlib.contextmanager
 def in_place_of(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
-    """An empty file to write, which gets the name `path` when the block ends, and is deleted when that fails.
+    """A temporary file to write; renamed to `path` when the block ends, deleted if it fails.
 
-    So a link is replaced, not what it points to, and what was there stays until the new file is complete. A pipe or
-    device is given as it is. overwrite: as for `TraceWriter`. Raises `FileError`.
+    A link is replaced, not its target, and an existing file stays until the new one is complete. A pipe or device is
+    yielded itself. overwrite: as for `TraceWriter`. Raises `FileError`.
     """
     if path.exists() and not path.is_dir() and (not path.is_file() or str(path.parent) in _DEVICES):
         yield path
@@ -156,13 +156,13 @@ def in_place_of(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, overwrite: bool | None = True) -> None:
-    """Write a text file, which gets its name when complete. overwrite: as for `TraceWriter`. Raises `FileError`."""
+    """Write a text file, renamed into place when complete. overwrite: as for `TraceWriter`. Raises `FileError`."""
     with in_place_of(path, overwrite=overwrite) as new:
         new.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_trace(path: Path, header: Header, events: Iterable[Event], *, overwrite: bool | None = None) -> int:
-    """Write a trace of these events, which gets its name when it is complete; return their number.
+    """Write a trace of these events, renamed into place when complete; returns their number.
 
     overwrite: as for `TraceWriter`. Raises `FileError`.
     """
@@ -192,5 +192,5 @@ def _create(path: Path, *, overwrite: bool | None, private: bool) -> BinaryIO:
 
 
 def exists(path: Path, *, force: bool) -> FileError:
-    """The error for a file that is there already. force: whether the command has an option to replace it."""
+    """Error for a file that exists. force: True if the command has an option to replace it."""
     return FileError(f"{path} exists already", f"choose another name{', or --force to replace it' if force else ''}")

@@ -30,8 +30,7 @@ from lmtool.terminal.tui.exports import picture, without_web_fonts
 from lmtool.terminal.tui.options import InspectorOptions
 from lmtool.terminal.tui.sources.connect import ConnectSource
 from lmtool.terminal.tui.sources.demo import racing
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Open, Vocab, token_entries
+from lmtool.trace.events import Event, Frame, JsonText, Open, Vocab, token_entries
 from tests.terminal.tui.scripted import Scripted, Watched
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lmtool.trace.codec import Header
 from lmtool.trace.exchanges import recorded_requests
-from lmtool.trace.header import Header
-from lmtool.trace.mocking import mock_server
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.recorder import Recorder
 from lmtool.trace.redaction import Redaction
+from lmtool.trace.replaying import mock_server
 from lmtool.trace.writer import TraceWriter
 from tests.peer.quoting_server import quoting
 from tests.trace.test_proxy import proxy_to

@@ -21,14 +21,12 @@ from typing import Any
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.serving.config import ListenConfig
 from lmtool.serving.listening import bind, url
-from lmtool.trace.comparison import compare_replay
-from lmtool.trace.diff import Tolerance
+from lmtool.trace.codec import Header
+from lmtool.trace.comparison import Tolerance, compare_replay
 from lmtool.trace.events import Event
-from lmtool.trace.header import Header
 from lmtool.trace.proxy import Proxy, parse_target
 from lmtool.trace.reader import TraceReader
-from lmtool.trace.record_session import Recording
-from lmtool.trace.recorder import Recorder
+from lmtool.trace.recorder import Recorder, Recording
 from lmtool.trace.redaction import Redaction
 from lmtool.trace.writer import TraceWriter
 from tests.peer.tiny_gpt2 import make_tiny_gpt2

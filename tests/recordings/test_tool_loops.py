@@ -17,8 +17,8 @@ from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View
 from lmtool.trace.events import Piece
 from lmtool.trace.exchanges import HttpExchange, recorded_requests
-from lmtool.trace.mocking import mock_server
 from lmtool.trace.reader import TraceReader
+from lmtool.trace.replaying import mock_server
 from tests.terminal.tui.states import rows
 
 FOLDER = Path(__file__).parents[2] / "recordings"

@@ -17,10 +17,10 @@ from lmtool.serving.config import EvergreenOptions, ListenConfig, ServiceConfig
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
 from lmtool.settings.terminal import Output
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Close, Message
-from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
-from lmtool.trace.record_session import record_session
+from lmtool.trace.recorder import record_session
 from tests.protocol.evergreen.harness import action, grpc_session, leaf
 from tests.protocol.evergreen.test_websocket import closing, value
 from tests.protocol.lmtp.harness import until

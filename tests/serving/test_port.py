@@ -32,8 +32,7 @@ from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.protocol.lmtp.websocket_protocol import MAX_FRAGMENTS, WebSocketProtocol
 from lmtool.serving.service import http_server
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.matching import Matcher
-from lmtool.trace.pace import Pace
+from lmtool.trace.matching import Matcher, Pace
 from lmtool.trace.player import Player
 from lmtool.trace.proxy import Proxy, Target
 from tests.lab.soak.connection import PING, PONG, TEXT, frame

@@ -12,7 +12,7 @@ from lmtool.net.access.caller import Callers
 from lmtool.net.access.keys import Key, KeyRing, digest_of
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.protocol.lmtp.messages import EXTENSIONS
-from lmtool.trace import traffic
+from lmtool.trace import server_tap
 from lmtool.trace.codec import event_from
 from lmtool.trace.events import Close, Frame, Open
 from lmtool.trace.server_tap import ServerTap
@@ -134,7 +134,7 @@ async def nothing_but(client):
 
 async def test_nobody_waits(monkeypatch):
     """WAT-3: a client that watches and does not read loses the oldest events and is told how many; nobody waits."""
-    monkeypatch.setattr(traffic, "MAX_BYTES", 3000)
+    monkeypatch.setattr(server_tap, "MAX_BYTES", 3000)
     monkeypatch.setattr("lmtool.protocol.lmtp.watching.ANSWER_BYTES", 1000)
     tap, notified = ServerTap(None, time.monotonic), []
     tap.opened(7, "")
@@ -147,7 +147,7 @@ async def test_nobody_waits(monkeypatch):
     assert lost == 100 - len(kept) > 0
     assert sum(map(len, kept)) <= 3000
     assert b"99]" in kept[-1]
-    tap.frame(8, "<", "TOKEN [" + "1" * traffic.MAX_EVENT_BYTES + "]")
+    tap.frame(8, "<", "TOKEN [" + "1" * server_tap.MAX_EVENT_BYTES + "]")
     assert watcher.take(10**6) == ([], 1)
     async with watchable() as served, wire(served) as other, wire(served) as watching:
         await watch(watching)
@@ -272,7 +272,7 @@ async def test_the_end_and_one_more():
 
 async def test_too_many(monkeypatch):
     """WAT-6: a server has a limited number of clients that watch; one that leaves makes room."""
-    monkeypatch.setattr(traffic, "MAX_WATCHERS", 1)
+    monkeypatch.setattr(server_tap, "MAX_WATCHERS", 1)
     async with watchable() as served, wire(served) as second:
         async with wire(served) as first:
             await watch(first)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Open
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Frame, JsonText, Open
 from lmtool.trace.writer import TraceWriter
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from lmtool.trace.content import STYLES, JsonText
 from lmtool.trace.events import (
+    STYLES,
     Blob,
     Close,
     Done,
     Drop,
     Frame,
+    JsonText,
     Message,
     Open,
     Other,

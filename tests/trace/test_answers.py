@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lmtool.trace.answers import ANSWER_ENDED, CONNECTION_ENDED, Answers, StreamText, alternatives_in
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Close, Done, Drop, Frame, Piece, Request, Response, Vocab
+from lmtool.trace.events import Close, Done, Drop, Frame, JsonText, Piece, Request, Response, Vocab
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream, stream_of
 from tests.trace.conftest import generate, token, tokens
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.trace import codec as lines
-from lmtool.trace.codec import LineError
-from lmtool.trace.content import JsonText, Style
-from lmtool.trace.events import Close, Drop, Event, Frame, Open, Other, Piece, Request, Vocab
-from lmtool.trace.header import Header, HeaderError
-from tests.trace.strategies import events, style
+from lmtool.trace.codec import (
+    Header,
+    HeaderError,
+    LargeValues,
+    LineError,
+    from_json,
+    may_be_large,
+    put_back,
+    reference,
+    references,
+    to_json,
+)
+from lmtool.trace.events import Blob, Close, Drop, Event, Frame, JsonText, Open, Other, Piece, Request, Style, Vocab
+from tests.trace.strategies import events, style, values
 
 
 @given(events, style)
@@ -142,3 +152,99 @@ def test_the_header_is_one_line() -> None:
     assert lines.read_header(line.encode()) == header
     with pytest.raises(HeaderError, match="not a trace header"):
         lines.read_header(b"GENERATE {}")
+
+
+FULL = {
+    "lmtp_trace": 1,
+    "created": "2026-11-20T22:00:00Z",
+    "by": "lmtool 0.1",
+    "at": "proxy",
+    "title": "two greedy streams",
+    "transport": {"kind": "websocket", "path": "/", "max_frame": 4194304},
+    "model": {"name": "gpt2", "vocab_size": 50257, "eos": 50256, "tokenizer": {"name": "gpt2", "sha256": "…"}},
+    "run": {"device": "cuda", "dtype": "bfloat16", "seed": None},
+    "json": "compact",
+    "times": "numbered",
+    "redacted": ["headers"],
+    "verify": {"level": "numbers", "tol_logprob": 0.05},
+    "covers": ["GEN-1", "INT-2"],
+}
+
+
+def test_every_member_is_kept() -> None:
+    """FORMAT.md, Header: reading and writing loses nothing."""
+    assert to_json(from_json(FULL)) == {**FULL, "redacted": ("headers",), "covers": ("GEN-1", "INT-2")}
+
+
+def test_only_the_version_is_required() -> None:
+    """A missing member and null mean the same."""
+    assert from_json({"lmtp_trace": 1, "title": None, "covers": None}) == Header()
+    assert to_json(Header()) == {"lmtp_trace": 1, "json": "py"}
+
+
+def test_unknown_members_are_kept() -> None:
+    """A member that this version does not know is kept and passed over."""
+    assert to_json(from_json({"lmtp_trace": 1, "weather": ["fine"]})) == {
+        "lmtp_trace": 1,
+        "json": "py",
+        "weather": ["fine"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([1, 2], "not a trace header"),
+        ({"log": {}}, "not a trace header"),
+        ({"lmtp_trace": 2}, "version 2; this lmtool reads version 1"),
+        ({"lmtp_trace": "1"}, "as an integer"),
+        ({"lmtp_trace": True}, "as an integer"),
+        ({"lmtp_trace": 1, "json": "js"}, "one of py, compact, msgspec"),
+        ({"lmtp_trace": 1, "model": "gpt2"}, "model is 'gpt2'; expected an object"),
+        ({"lmtp_trace": 1, "covers": [1]}, "covers is [1]; expected a list of strings"),
+        ({"lmtp_trace": 1, "title": 3}, "title is 3; expected a string"),
+        ({"lmtp_trace": 1, "times": "fast"}, "measured or numbered"),
+    ],
+)
+def test_what_is_no_header_is_refused_with_a_reason(value: object, reason: str) -> None:
+    """A wrong version or type is named with its value."""
+    with pytest.raises(HeaderError) as error:
+        from_json(value)
+    assert reason in str(error.value)
+
+
+MASK = {str(i): -100 for i in range(2000)}
+
+
+def test_a_large_member_becomes_a_reference() -> None:
+    """A member above 8,192 characters is replaced by {"$blob": hash}; small ones stay. Each value is written once."""
+    values_once = LargeValues()
+    frame = Frame(2, ">", 1, JsonText("GENERATE", {"prompt": [1], "logit_bias": MASK}, "py"))
+    blob, light = values_once.take_out(frame)
+    assert isinstance(blob, Blob)
+    assert (blob.time, blob.value) == (2, MASK)
+    assert light == replace(
+        frame, content=JsonText("GENERATE", {"prompt": [1], "logit_bias": {"$blob": blob.sha256}}, "py")
+    )
+    assert references(light) == [blob.sha256]
+    assert list(values_once.take_out(frame)) == [light]
+
+
+@given(values, style)
+def test_what_was_taken_out_is_put_back(value: object, name: Style) -> None:
+    """The whole payload is the same again, whatever it is; also as an entry of a list, or in a request's body."""
+    for payload in ({"a": value, "b": MASK}, [{"a": value, "b": MASK}, value], value):
+        content = JsonText("X", payload, name)
+        for event in (Frame(0, ">", 1, content), Request(0, 1, "POST", "/", {}, content)):
+            *blobs, light = LargeValues().take_out(event)
+            large = {blob.sha256: blob.value for blob in blobs if isinstance(blob, Blob)}
+            assert may_be_large(event) >= bool(large)
+            assert put_back(light, large.__getitem__) == event
+
+
+def test_what_is_no_reference_names_none() -> None:
+    """Only an object with the one member `$blob`, a string, is a reference."""
+    assert reference({"$blob": "ab"}) == "ab"
+    assert [reference(v) for v in ({"$blob": 1}, {"$blob": "a", "b": 1}, "$blob", None)] == [None] * 4
+    assert references(Blob(0, 0, "ab", {"$blob": "cd"})) == []
+    assert references(Frame(0, ">", 1, "text")) == []

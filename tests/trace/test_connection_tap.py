@@ -15,8 +15,7 @@ from websockets.frames import Opcode
 from lmtool.net.access.credentials import key_protocol
 from lmtool.trace import connection_tap
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap, ResponseRecorder, _headers_by_name, _RequestRecorder
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, JsonText, Open, Piece, Remark, Request, Response
 from lmtool.trace.http_stream import Head
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 
 from lmtool.trace.answers import Answers
-from lmtool.trace.content import JsonText
 from lmtool.trace.description import describe, objects
 from lmtool.trace.events import (
     Blob,
@@ -18,6 +17,7 @@ from lmtool.trace.events import (
     End,
     Event,
     Frame,
+    JsonText,
     Message,
     Open,
     Other,

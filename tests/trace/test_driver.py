@@ -13,12 +13,10 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from lmtool.core.errors import AccessDeniedError, ConnectError
-from lmtool.trace.content import JsonText
 from lmtool.trace.driver import AnswerCounts, Driver, client_actions
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, JsonText, Open, Piece, Remark, Request, Response
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.matching import Matcher
-from lmtool.trace.pace import Pace
+from lmtool.trace.matching import Matcher, Pace
 from lmtool.trace.player import Player
 from lmtool.trace.proxy import parse_target
 from tests.net.access.knocking import KEY, POLICY
@@ -113,7 +111,7 @@ async def test_a_server_that_leaves() -> None:
     closed = next(event for event in came if isinstance(event, Close))
     assert (closed.by, closed.code, closed.reason) == ("server", 1009, "too long")
     assert isinstance(came[-1], Remark)
-    assert came[-1].text == "not sent: the connection is gone"
+    assert came[-1].text == "not sent: the connection is closed"
 
 
 async def test_what_does_not_come_is_told() -> None:
@@ -126,7 +124,7 @@ async def test_what_does_not_come_is_told() -> None:
     recorded: list[Event] = [generate(0), tokens(1, token(7)), generate(2, 2), tokens(3, token(7, 2))]
     async with listening(behave) as url:
         _, trouble = await drive(recorded, url, timeout=0.1)
-    assert trouble == "TOKEN 1 on connection 1 did not come as far as recorded"
+    assert trouble == "TOKEN 1 on connection 1: fewer answers than recorded"
     assert len(received) == 2
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from lmtool.trace.content import JsonText
+from lmtool.trace.codec import Header
 from lmtool.trace.editing import Cut, merge, merge_headers
-from lmtool.trace.events import Blob, Close, End, Event, Frame, Open, Remark, Vocab
-from lmtool.trace.header import Header
+from lmtool.trace.events import Blob, Close, End, Event, Frame, JsonText, Open, Remark, Vocab
 from tests.trace.conftest import CONVERSATION, generate, token, tokens
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmtool.trace import exchanges as exchanges_module
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Event, Frame, Piece, Request, Response
+from lmtool.trace.events import Done, Event, Frame, JsonText, Piece, Request, Response
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, RequestTable, collect, exchanges, read_request
 from tests.trace.conftest import generate, token, tokens
 
@@ -111,7 +110,10 @@ def test_entries_of_nobody_are_kept_apart() -> None:
     """An entry for a stream that nobody began on this connection is matched to none."""
     found, unmatched = collect([generate(0), tokens(1, token(7), token(8, 5)), tokens(2, token(9), connection=2)])
     assert len(found) == 1
-    assert [(one.connection, one.entry["stream_id"], one.entry["token"]) for one in unmatched] == [(1, 5, 8), (2, 1, 9)]
+    assert [(connection, entry["stream_id"], entry["token"]) for connection, entry in unmatched] == [
+        (1, 5, 8),
+        (2, 1, 9),
+    ]
 
 
 TOKEN = {"stream_id": 1, "token": 5}

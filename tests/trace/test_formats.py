@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.core.errors import FileError
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Event, Frame, Message, Open, Piece, Request, Response, Vocab
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Done, Event, Frame, JsonText, Message, Open, Piece, Request, Response, Vocab
 from lmtool.trace.formats import COLUMNS, FORMATS, as_asciicast, as_csv, as_har, as_lines, as_markdown, from_wire_log
-from lmtool.trace.header import Header
-from lmtool.trace.page import Page
-from lmtool.trace.page_picture import draw
+from lmtool.trace.page import Page, draw
 from tests.trace.conftest import CONVERSATION, generate, token, tokens
 from tests.trace.strategies import events
 
@@ -72,11 +70,11 @@ def test_markdown_has_a_section_a_stream() -> None:
 
 
 def test_a_wire_log_has_the_exact_frames() -> None:
-    """Direction, space, the text that was sent; a comment for what is no line of text, which is read over."""
+    """Direction, space, the text that was sent; a comment for what is not a line of text, which is read over."""
     frames = [e for e in TRACE if isinstance(e, Frame)]
     lines = [f"{f.direction} {f.wire()}\n" for f in frames]
     odd = [Frame(3, "<", 1, b"x"), Frame(3, ">", 1, "a\nb")]
-    note = "# 3.000000 {} of connection 1 is no line of text\n"
+    note = "# 3.000000 {} of connection 1 is not a line of text\n"
     assert list(as_lines(Header(), [*TRACE, *odd])) == [*lines, note.format("<"), note.format(">")]
     left_out: list[int] = []
     assert [e for e in from_wire_log([note, *lines, "Connected"], "py", left_out) if isinstance(e, Frame)]
@@ -95,7 +93,7 @@ def test_a_wire_log_without_frames_is_refused(event: Event) -> None:
 @pytest.mark.parametrize("lines", [[], ["{"], ["interactions:", "- request:"], ['{"resourceSpans": []}']])
 def test_a_file_of_another_kind_is_no_wire_log(lines: list[str]) -> None:
     """Where no line is a frame, the reason quotes the first."""
-    with pytest.raises(FileError, match=f"none of its lines is a frame: {'line 1 is' if lines else 'it is empty'}"):
+    with pytest.raises(FileError, match=f"no line is a frame: {'line 1 is' if lines else 'it is empty'}"):
         list(from_wire_log(lines, "py"))
 
 

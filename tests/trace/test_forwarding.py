@@ -16,11 +16,9 @@ from lmtool.core.errors import ConnectError, UsageError
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.trace.events import Event
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.forwarding import FrameForwarder, forward_http
 from lmtool.trace.http_stream import Head
-from lmtool.trace.matching import Matcher
-from lmtool.trace.pace import Pace
-from lmtool.trace.player import Player
+from lmtool.trace.matching import Matcher, Pace
+from lmtool.trace.player import FrameForwarder, Player, forward_http
 from lmtool.trace.proxy import parse_target
 from tests.net.access.knocking import KEY, LET_IN, POLICY, Knock, http_answer
 from tests.trace.conftest import generate, token, tokens

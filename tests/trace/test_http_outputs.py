@@ -9,9 +9,8 @@ import pytest
 from lmtool.core.types import ToolCall
 from lmtool.protocol.providers.answer_events import TokenUsage
 from lmtool.trace.answers import Answers
-from lmtool.trace.content import JsonText
 from lmtool.trace.description import describe
-from lmtool.trace.events import Done, Piece, Request, Response
+from lmtool.trace.events import Done, JsonText, Piece, Request, Response
 from lmtool.trace.stream_events import OutputEvent, Stream, stream_of
 from tests.fake_answers import Words, events
 

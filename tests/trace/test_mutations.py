@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from lmtool.trace.diff import Finding, Level, Tolerance, Verdict, worst
+from lmtool.trace.comparison import Finding, Level, Tolerance, Verdict, worst
 from lmtool.trace.events import Event
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
@@ -28,8 +28,7 @@ def recording() -> list[Event]:
 
 def answers() -> Frames:
     """Everything that the server said, one entry a frame."""
-    from lmtool.trace.content import JsonText
-    from lmtool.trace.events import Frame
+    from lmtool.trace.events import Frame, JsonText
 
     said = [event.content for event in recording() if isinstance(event, Frame) and event.direction == "<"]
     assert all(isinstance(content, JsonText) for content in said)
@@ -113,7 +112,7 @@ MUTATIONS: list[tuple[Callable[[Frames], None], Level, Verdict, str]] = [
     (forget_reason, "shape", "fail", "stream 1/1 token 5: expected finish_reason, got none"),
     (never_end, "shape", "fail", "stream 1/2: expected an end (finish_reason or error), got after 12 entries"),
     (cross, "ids", "fail", "stream 1/2 token "),
-    (cross_out, "shape", "fail", "stream 1/77: expected entries of streams that were begun, got "),
+    (cross_out, "shape", "fail", "stream 1/77: expected only entries of started streams, got "),
     (repeat, "ids", "fail", "stream 1/2 token 4: expected token "),
     (end_twice, "shape", "fail", "stream 1/1 token 15: expected nothing after the end, got 1 more entries"),
     (come_late, "shape", "fail", "stream 1/1 token 15: expected nothing after the end, got 1 more entries"),

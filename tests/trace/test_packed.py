@@ -7,10 +7,8 @@ import tracemalloc
 import pytest
 
 from lmtool.protocol.lmtp.frames import Entry
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Piece, Request, Response
-from lmtool.trace.exchanges import Recording
-from lmtool.trace.packed import PackedList
+from lmtool.trace.events import Event, Frame, JsonText, Piece, Request, Response
+from lmtool.trace.exchanges import PackedList, Recording
 from tests.trace.conftest import generate, token, tokens
 
 COUNT = 4000

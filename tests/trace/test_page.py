@@ -9,8 +9,7 @@ import pytest
 
 from lmtool.core.errors import UsageError
 from lmtool.trace import page
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Vocab
+from lmtool.trace.events import Event, Frame, JsonText, Vocab
 from lmtool.trace.page import Page
 
 

@@ -9,12 +9,9 @@ import pytest
 from rich.cells import cell_len
 
 from lmtool.core.errors import UsageError
-from lmtool.trace import page_picture
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame
-from lmtool.trace.page import Page
-from lmtool.trace.page_colors import on_both_grounds, rgb, scale
-from lmtool.trace.page_picture import BESIDE, SINGLE, Lines, draw
+from lmtool.trace import page as pages
+from lmtool.trace.events import Frame, JsonText
+from lmtool.trace.page import BESIDE, SINGLE, Lines, Page, draw, on_both_grounds, rgb, scale
 from tests.trace.test_page import VOCAB, answer, made, request
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -106,7 +103,7 @@ class TestPicture:
         drawn = picture(request(1, "word " * 700), *answer(1, (1, -1.0)))
         assert texts(drawn).count("…") == 1
         assert float(drawn.get("height", 0)) < 500
-        monkeypatch.setattr(page_picture, "MAX_TOKENS", 1)
+        monkeypatch.setattr(pages, "MAX_PICTURE_TOKENS", 1)
         with pytest.raises(UsageError, match="2 tokens are too many for one picture") as refused:
             picture(request(1), *answer(1, (1, -1.0), (2, -1.0)))
         assert "or write a page:  --to html" in refused.value.hints

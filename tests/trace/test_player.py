@@ -16,12 +16,9 @@ from websockets.exceptions import ConnectionClosed
 
 from lmtool.net.access.credentials import key_protocol
 from lmtool.net.access.policy import AccessPolicy
-from lmtool.trace.chaos import Chaos
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Event, Frame, Piece, Request, Response
+from lmtool.trace.events import Done, Event, Frame, JsonText, Piece, Request, Response
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.matching import Matcher, OnMiss
-from lmtool.trace.pace import Pace
+from lmtool.trace.matching import Chaos, Matcher, OnMiss, Pace
 from lmtool.trace.player import Player
 from tests.net.access.knocking import KEY, LET_IN, PAGE_LET_IN, POLICY, REFUSED, Knock, http_answer, socket_status
 from tests.trace.conftest import generate, token, tokens

@@ -9,10 +9,8 @@ import pytest
 
 from lmtool.core.streams import stream
 from lmtool.core.types import GenerateRequest, SamplingParams
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Frame, Piece, Request, Response, Vocab
-from lmtool.trace.prefix_sharing import SharedPrefix, shared_prefixes
-from lmtool.trace.prefix_words import as_json, sentences, summary
+from lmtool.trace.events import Done, Frame, JsonText, Piece, Request, Response, Vocab
+from lmtool.trace.prefix_sharing import SharedPrefix, as_json, sentences, shared_prefixes, summary
 from tests.protocol.http.thinking import scripted
 
 if TYPE_CHECKING:
@@ -198,7 +196,7 @@ class TestIds:
             (192, ""),
             (
                 256,
-                "56 tokens more than is in common: it keeps answers, too, or had the prompt from elsewhere",
+                "56 tokens more than is in common: it caches answers too, or had the prompt from other traffic",
             ),
         ],
     )

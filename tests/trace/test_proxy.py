@@ -478,5 +478,5 @@ def test_keys_for_servers() -> None:
 @pytest.mark.parametrize("text", ["ftp://h/", "ws://", "ws://h:99999/", "http:///v1"])
 def test_bad_targets_are_refused(text: str) -> None:
     """A usage error with the forms that can be written."""
-    with pytest.raises(UsageError, match="is no address of a server"):
+    with pytest.raises(UsageError, match="is not a server address"):
         parse_target(text)

@@ -17,13 +17,13 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import InvalidStatus
 
 from lmtool.net.access.credentials import key_protocol
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Close, Done, Piece, Request
-from lmtool.trace.header import Header
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.recorder import Recorder
 from lmtool.trace.redaction import Redaction
-from lmtool.trace.upstream_tap import UpstreamTap
+from lmtool.trace.server_tap import UpstreamTap
 from lmtool.trace.writer import TraceWriter
 from tests.fake_upstream import Behaviour, FakeUpstream
 from tests.trace.test_proxy import Running, _port, echo, proxy_to, raw_server

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Piece, Request, Response
+from lmtool.trace.events import Done, JsonText, Piece, Request, Response
 from tests.trace.conftest import CONVERSATION
 
 pytest_plugins = ["pytester"]

@@ -12,8 +12,7 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Close, Done, Drop, Frame, Open, Piece, Remark, Request
+from lmtool.trace.events import Close, Done, Drop, Frame, JsonText, Open, Piece, Remark, Request
 from lmtool.trace.events import Response as ResponseEvent
 from lmtool.trace.server_tap import ServerTap
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Event, Message
-from lmtool.trace.node_tree import MAX_LINES, ActionNodes, TraceNode
-from lmtool.trace.stream_events import OutputEvent, RequestStarted, stream_of
+from lmtool.trace.stream_events import MAX_LINES, ActionNodes, OutputEvent, RequestStarted, TraceNode, stream_of
 
 
 def leaf(node_id: str, text: str | bytes, seq: int = 0, mimetype: str = "text/plain", **more: Any) -> dict[str, Any]:

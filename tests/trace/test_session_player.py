@@ -16,8 +16,7 @@ from lmtool.protocol.evergreen.messages import Action, SessionMessage
 from lmtool.protocol.evergreen.status import Abort, Status
 from lmtool.trace.events import Close, Event, Message
 from lmtool.trace.exchanges import recorded_requests
-from lmtool.trace.matching import Matcher, MatchMode, OnMiss
-from lmtool.trace.pace import Pace
+from lmtool.trace.matching import Matcher, MatchMode, OnMiss, Pace
 from lmtool.trace.player import Player
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.sessions import session_actions

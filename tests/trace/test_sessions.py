@@ -18,11 +18,10 @@ from lmtool.protocol.evergreen.actions import ActionCall, ActionType, Port
 from lmtool.protocol.evergreen.codec import encode, encode_json, json_value, pack_struct
 from lmtool.protocol.evergreen.messages import AnyMessage, SessionMessage
 from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Event, Message
-from lmtool.trace.header import Header
-from lmtool.trace.mocking import replay_to_mock
 from lmtool.trace.proxy import parse_target
-from lmtool.trace.replaying import ReplayOptions, replay
+from lmtool.trace.replaying import ReplayOptions, replay, replay_to_mock
 from lmtool.trace.server_tap import ServerTap
 from lmtool.trace.sessions import session_actions
 from lmtool.trace.writer import TraceWriter

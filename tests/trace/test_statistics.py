@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Done, Drop, Event, Frame, Piece, Request, Response
-from lmtool.trace.reader import TraceReader
-from lmtool.trace.scanning import Scan
+from lmtool.trace.events import Done, Drop, Event, Frame, JsonText, Piece, Request, Response
+from lmtool.trace.reader import Scan, TraceReader
 from lmtool.trace.statistics import Histogram, TraceFigures
 from tests.trace.conftest import CONVERSATION, generate, token, tokens
 from tests.trace.strategies import events

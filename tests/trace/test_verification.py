@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from lmtool.core.errors import FileError, UsageError
-from lmtool.trace.comparison import Comparison
-from lmtool.trace.diff import Finding
+from lmtool.trace.codec import Header
+from lmtool.trace.comparison import Comparison, Finding
 from lmtool.trace.editing import redacted
 from lmtool.trace.events import Event
-from lmtool.trace.header import Header
-from lmtool.trace.outcomes import KnownFailures
+from lmtool.trace.outcomes import KnownFailures, summary
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.redaction import Redaction, parse
@@ -29,7 +28,6 @@ from lmtool.trace.verification import (
     name_of,
     run,
     select,
-    summary,
 )
 from lmtool.trace.writer import write_trace
 from tests.conftest import ROOT
@@ -80,7 +78,7 @@ class TestCases:
             "hello[mock]", "hello[drive]", "other[mock]", "other[drive]",
         ]  # fmt: skip
         assert select(["hello", "other"], ["hello[drive]"]) == [CASE]
-        with pytest.raises(UsageError, match="nothing is called x"):
+        with pytest.raises(UsageError, match="no check is named x"):
             select(["hello"], ["x"])
         with pytest.raises(UsageError, match="there is no recording"):
             select([], [])
@@ -93,7 +91,11 @@ class TestCheck:
         ("header", "servers", "reason"),
         [
             (Header(), (), "no server was named"),
-            (Header(model={"name": "other"}), (NOBODY,), "it is of other, which no server under test has"),
+            (
+                Header(model={"name": "other"}),
+                (NOBODY,),
+                "recorded with model other, which no server under test serves",
+            ),
             (
                 Header(transport={"kind": "http"}),
                 (NOBODY,),
@@ -190,7 +192,7 @@ def test_reports() -> None:
     assert '<testsuite name="recordings"' in REPORTS["junit.xml"](outcomes)
     assert 'classname="drive" name="hello"' in REPORTS["junit.xml"](outcomes)
     assert "| hello[drive] | fail | fail (ids) stream" in REPORTS["report.md"](outcomes)
-    assert summary(outcomes) == "2 checks · 1 pass · 1 fail"
+    assert summary(outcomes, "checks") == "2 checks · 1 pass · 1 fail"
 
 
 class TestRedacted:

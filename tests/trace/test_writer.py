@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmtool.core.errors import FileError
-from lmtool.trace.content import Style
-from lmtool.trace.events import Event, Remark
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Event, Remark, Style
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.writer import TraceWriter
 from tests.trace.conftest import CONVERSATION

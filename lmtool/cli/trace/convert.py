@@ -49,9 +49,9 @@ def convert(
 
 def _to_trace(out: Output, file: Path, output: Path, *, force: bool) -> None:
     from lmtool.core.errors import FileError
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import End
     from lmtool.trace.formats import from_wire_log
-    from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
 
     if _is_trace(file):
@@ -68,7 +68,7 @@ def _to_trace(out: Output, file: Path, output: Path, *, force: bool) -> None:
         except FileError as error:
             raise FileError(f"cannot convert {file}: {error.message}", *error.hints) from None
         if left_out:
-            out.warn(f"{file}: {len(left_out)} lines are no frames and were left out; the first is line {left_out[0]}")
+            out.warn(f"{file}: {len(left_out)} lines are not frames and were skipped; the first is line {left_out[0]}")
     out.note(f"{output} has {count} events")
 
 

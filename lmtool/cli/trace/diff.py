@@ -16,18 +16,17 @@ def diff(
     common: Common,
     expected: TraceFile,
     actual: Annotated[Path, typer.Argument(metavar="OTHER", help="The trace to compare with it.")],
-    level: Literal["shape", "ids", "numbers"] = option("numbers", "How much must be equal."),
-    tol_logprob: float = option(1e-3, "Log-probabilities this near are equal.", metavar="NATS", minimum=0),
-    tie_eps: float = option(0.02, "Tokens this near may change places.", metavar="NATS", minimum=0),
-    match: Literal["exact", "prompt", "order"] = option("exact", "Which requests belong together."),
+    level: Literal["shape", "ids", "numbers"] = option("numbers", "What must be equal."),
+    tol_logprob: float = option(1e-3, "Largest difference between equal logprobs.", metavar="NATS", minimum=0),
+    tie_eps: float = option(0.02, "Tokens whose logprobs differ by less may swap.", metavar="NATS", minimum=0),
+    match: Literal["exact", "prompt", "order"] = option("exact", "How requests are paired."),
     ignore: list[str] | None = option(None, "A field that may differ; repeatable.", metavar="FIELD"),
     as_json: bool = option(False, "One JSON object a request.", flag="--json"),
 ) -> None:
     """Compare two traces stream by stream; status 1 where a check does not hold."""
     from itertools import chain
 
-    from lmtool.trace.comparison import compare, compare_sessions
-    from lmtool.trace.diff import Tolerance
+    from lmtool.trace.comparison import Tolerance, compare, compare_sessions
 
     out = common.output()
     ours, theirs = read_recording(out, expected), read_recording(out, actual)

@@ -18,13 +18,15 @@ async def drive(
     file: TraceFile,
     to: str | None = option(None, "The server.", shown_default="--endpoint", metavar="URL"),
     level: Literal["shape", "ids", "numbers", "time"] | None = option(
-        None, "How much must be equal.", shown_default="as the recording says, or numbers"
+        None, "What must be equal.", shown_default="as the recording says, or numbers"
     ),
-    tol_logprob: float | None = option(None, "Log-probabilities this near are equal.", metavar="NATS", minimum=0),
-    tie_eps: float | None = option(None, "Tokens this near may change places.", metavar="NATS", minimum=0),
-    speed: str = option("max", "max: by cause alone; a number: by the clock as well.", metavar="N|max"),
+    tol_logprob: float | None = option(None, "Largest difference between equal logprobs.", metavar="NATS", minimum=0),
+    tie_eps: float | None = option(None, "Tokens whose logprobs differ by less may swap.", metavar="NATS", minimum=0),
+    speed: str = option(
+        "max", "max: send as soon as possible; a number: also keep the recorded times.", metavar="N|max"
+    ),
     timeout_s: float = option(60.0, "Longest wait for an answer.", flag="--timeout", metavar="S", minimum=0),
-    model: str | None = option(None, "Ask for this model instead of the recorded.", short="-m", metavar="NAME"),
+    model: str | None = option(None, "Request this model instead of the recorded one.", short="-m", metavar="NAME"),
     save: Path | None = option(None, "Save the replay as a trace.", metavar="FILE"),
     force: bool = FORCE,
     json: bool = option(False, "One JSON object a request."),

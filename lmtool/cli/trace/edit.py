@@ -85,7 +85,9 @@ def redact(
     common: Common,
     file: TraceFile,
     output: NewFile,
-    what: str = option("prompt,headers", "Of prompt, headers, text (answers); with commas.", metavar="LIST"),
+    what: str = option(
+        "prompt,headers", "Parts to remove: prompt, headers, text (answers); with commas.", metavar="LIST"
+    ),
     force: bool = FORCE,
 ) -> None:
     """Write a copy without what clients said (prompt), what models said (text), headers, and what looks like a key."""

@@ -31,7 +31,7 @@ def export(
         shown_default="as -O ends, else html",
     ),
     stream: list[str] | None = option(None, "Only this stream, such as 1/3; repeatable.", metavar="LABEL"),
-    heat: PageHeat = option("prob", "What colours of a page or picture tell."),
+    heat: PageHeat = option("prob", "What colours show."),
     title: str | None = option(None, "Title of a page or picture.", shown_default="the first prompt", metavar="TEXT"),
     output: Path | None = option(None, "Where to write.", short="-O", shown_default="stdout", metavar="FILE"),
     force: bool = FORCE,
@@ -39,8 +39,7 @@ def export(
     """Write streams of traces as one HTML page, with alternatives at each token, as a picture, or as an asciicast."""
     from lmtool.core.errors import UsageError
     from lmtool.trace.formats import FORMATS
-    from lmtool.trace.page import Page
-    from lmtool.trace.page_picture import draw
+    from lmtool.trace.page import Page, draw
     from lmtool.trace.reader import TraceReader
 
     form = to or _ENDINGS.get("" if output is None else output.suffix, "html")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lmtool.settings.terminal import Output
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
     from lmtool.trace.exchanges import Recording
-    from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
 
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: NAME.lmtp.jsonl, or packed with gzip.")]
@@ -52,7 +52,7 @@ def read_recording(out: Output, path: Path) -> Recording:
     recording = Recording.of(event for _, event in reader.with_offsets(whole=True))
     warn_if_incomplete(out, reader)
     if reader.header.redacted and any(isinstance(event, Message) for event in recording.session_events):
-        out.warn(f"{path} was redacted: of its Evergreen sessions, what is missing cannot be answered")
+        out.warn(f"{path} was redacted: the removed parts of its Evergreen sessions cannot be answered")
     return recording
 
 

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from lmtool.protocol.lmtp.endpoint import Endpoint
     from lmtool.serving.config import ListenConfig
     from lmtool.settings.terminal import Output
-    from lmtool.trace.header import Header
+    from lmtool.trace.codec import Header
     from lmtool.trace.proxy import Target
-    from lmtool.trace.record_session import Recording
-    from lmtool.trace.recorder import TokenBytes
+    from lmtool.trace.recorder import Recording, TokenBytes
 
 
 async def record(
@@ -35,12 +34,12 @@ async def record(
         None, "Where to write; .gz packs.", short="-O", shown_default="a name with the date", metavar="FILE"
     ),
     split: Literal["none", "connection"] = option("none", "connection: -O is a folder, one file for each."),
-    redact: str = option("headers", "Leave out headers, prompt, text; with commas.", metavar="LIST"),
+    redact: str = option("headers", "Parts to remove: headers, prompt, text; with commas.", metavar="LIST"),
     tokenizer: str | None = option(None, "Folder or hub name; makes ids readable.", metavar="NAME"),
     title: str | None = option(None, "What the trace shows."),
     note: str | None = option(None, "A remark at its beginning.", metavar="TEXT"),
-    no_time: bool = option(False, "Number events: the same conversation gives the same file."),
-    inspect: bool = option(False, "Show it meanwhile, as lmtool inspect does."),
+    no_time: bool = option(False, "Number events instead of timing them: equal conversations give equal files."),
+    inspect: bool = option(False, "Show it live, as lmtool inspect does."),
     force: bool = FORCE,
 ) -> None:
     """Stand between clients and a server, and record what they say. Ctrl-C ends the recording.
@@ -51,7 +50,7 @@ async def record(
     """
     from lmtool.serving import interrupts
     from lmtool.trace.proxy import Proxy
-    from lmtool.trace.record_session import Recording, new_clock, recorders
+    from lmtool.trace.recorder import Recording, new_clock, recorders
     from lmtool.trace.redaction import parse as parse_redaction
 
     if inspect:
@@ -141,7 +140,7 @@ def load_token_bytes(name: str | None) -> tuple[TokenBytes | None, TokenizerInfo
 
 def _header(target: Target, title: str | None, info: TokenizerInfo | None, *, no_time: bool) -> Header:
     from lmtool import __version__
-    from lmtool.trace.header import Header
+    from lmtool.trace.codec import Header
 
     kind = "http" if target.url.startswith("http") else "websocket"
     return Header(
@@ -156,7 +155,7 @@ def _header(target: Target, title: str | None, info: TokenizerInfo | None, *, no
 
 
 def _summary(out: Output, recording: Recording, connections: int, path: Path) -> None:
-    from lmtool.trace.record_session import warn_of_keys
+    from lmtool.trace.recorder import warn_of_keys
 
     traces, events, tokens = recording.counts
     warn_of_keys(out, recording)

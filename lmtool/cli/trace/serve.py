@@ -29,14 +29,14 @@ async def serve(
     ),
     ignore: list[str] | None = option(None, "A field that may differ; repeatable.", metavar="FIELD"),
     on_miss: Literal["error", "nearest", "close", "hang", "forward"] = option(
-        "error", "What a request gets that is not recorded."
+        "error", "Answer to a request that is not recorded."
     ),
     to: str | None = option(None, "The real server, for --on-miss forward.", metavar="URL"),
     speed: str = option("1", "Times as fast as recorded.", metavar="N|max"),
-    max_gap: float | None = option(None, "Longest wait inside an answer.", metavar="S", minimum=0),
-    chaos: str = option("", "Trouble: batch, delay, fields, commands, cut; all.", metavar="LIST"),
-    seed: int = option(0, "Of the trouble: the same seed, the same trouble."),
-    once: bool = option(False, "Use each recorded answer once; else equal requests are answered again."),
+    max_gap: float | None = option(None, "Longest wait between two pieces of an answer.", metavar="S", minimum=0),
+    chaos: str = option("", "Faults to inject: batch, delay, fields, commands, cut; all.", metavar="LIST"),
+    seed: int = option(0, "Seed for --chaos."),
+    once: bool = option(False, "Use each recorded answer only once."),
     reuse: bool = option(False, "The default since there is --once.", hidden=True),  # scripts pass it
 ) -> None:
     """Answer requests as they were answered when they were recorded: a mock server for tests of clients.
@@ -45,10 +45,7 @@ async def serve(
     """
     from lmtool.core.errors import UsageError
     from lmtool.serving import interrupts, listening
-    from lmtool.trace.chaos import Chaos
-    from lmtool.trace.chaos import parse as parse_chaos
-    from lmtool.trace.matching import Matcher
-    from lmtool.trace.pace import Pace
+    from lmtool.trace.matching import Chaos, Matcher, Pace, parse_chaos
     from lmtool.trace.player import Player
     from lmtool.trace.proxy import parse_target
 
@@ -80,7 +77,7 @@ async def serve(
     await player.close()
     unused = len(matcher.unused)
     out.note(
-        f"{player.answered} requests answered · {player.missed} not recorded · {unused} recorded ones not asked", ""
+        f"{player.answered} requests answered · {player.missed} not recorded · {unused} recorded requests unused", ""
     )
 
 
@@ -100,5 +97,5 @@ def parse_speed(text: str) -> float | None:
     except ValueError:
         speed = 0.0
     if not 0 < speed < float("inf"):
-        raise UsageError(f"--speed {text} is no speed", "a number above 0, or max")
+        raise UsageError(f"--speed {text} is not a speed", "a number above 0, or max")
     return speed

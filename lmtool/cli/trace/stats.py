@@ -18,15 +18,14 @@ def stats(common: Common, file: TraceFile, as_json: bool = option(False, "One JS
     """Print how many tokens, how fast, and how each stream ended."""
     import json
 
-    from lmtool.trace.reader import TraceReader
-    from lmtool.trace.scanning import Scan
+    from lmtool.trace.reader import Scan, TraceReader
     from lmtool.trace.statistics import TraceFigures
 
     out = common.output()
     reader, figures = TraceReader(file), TraceFigures()
     try:
         figures.read(Scan(reader))
-    finally:  # also of what stands before a line that cannot be read
+    finally:  # also what precedes an unreadable line
         state = "unreadable" if reader.ending is None else reader.ending.state
         report = {"file": str(file), "state": state, **figures.as_json()}
         if as_json:

@@ -26,7 +26,7 @@ class VerifyCommon(Common):
     """With the key for the servers that it sends recordings to."""
 
     api_key: str | None = option(
-        None, "API key to show to the servers of --to; better LMTOOL_API_KEY.", PANEL, metavar="KEY"
+        None, "API key to send to the servers of --to; prefer LMTOOL_API_KEY.", PANEL, metavar="KEY"
     )
 
 
@@ -36,12 +36,12 @@ async def verify(
     to: list[str] | None = option(None, "A server to send recordings to; repeatable.", metavar="URL"),
     serve: list[str] | None = option(None, "Serve this model here and send them to it; repeatable.", metavar="MODEL"),
     only: list[str] | None = option(None, "NAME, or NAME[drive]; repeatable.", metavar="GLOB"),
-    listing: bool = option(False, "Name the checks, do none.", flag="--list"),
+    listing: bool = option(False, "List the checks without running them.", flag="--list"),
     level: Literal["shape", "ids", "numbers", "time"] | None = option(
-        None, "How much must be equal.", shown_default="as each recording says, or numbers"
+        None, "What must be equal.", shown_default="as each recording says, or numbers"
     ),
     known_failing: Path | None = option(None, "Checks that must fail: PATTERN  # reason, one a line.", metavar="FILE"),
-    known_flaky: Path | None = option(None, "Checks that may fail, in the same form.", metavar="FILE"),
+    known_flaky: Path | None = option(None, "Checks that may fail, in the same format.", metavar="FILE"),
     update: bool = option(False, "Replace recordings that the server no longer agrees with; not in CI."),
     report: Path | None = option(None, "Write junit.xml, report.json and report.md there.", metavar="FOLDER"),
     jobs: int = option(1, "Checks at once.", short="-j", metavar="N", minimum=1),
@@ -92,8 +92,8 @@ async def verify(
 
 def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, written: bool) -> None:
     from lmtool.core.errors import FileError
-    from lmtool.trace.outcomes import unmatched
-    from lmtool.trace.verification import REPORTS, summary
+    from lmtool.trace.outcomes import summary, unmatched
+    from lmtool.trace.verification import REPORTS
     from lmtool.trace.writer import write_text
 
     if written:
@@ -103,9 +103,9 @@ def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, wr
             raise FileError(f"cannot write into {plan.report}: {error.strerror}") from None
         for name, write in REPORTS.items():
             write_text(plan.report / name, write(outcomes))
-    out.note(summary(outcomes), "")
+    out.note(summary(outcomes, "checks"), "")
     for pattern in unmatched(plan.known.failing, [one.case for one in outcomes]):
-        out.warn(f"known-failing names {pattern}, which is no check here")
+        out.warn(f"known-failing lists {pattern}, which matches no check")
     if any(one.bad for one in outcomes):
         raise typer.Exit(1)
 
@@ -124,7 +124,7 @@ async def running_server(url: str, api_key: str | None) -> Server:
         try:
             models = await client.models(timeout=30.0)
         except ConnectError:
-            return Server(target, None)  # it is there: LMQL's drops a connection over a question without a name
+            return Server(target, None)  # it runs: LMQL's server drops a connection that asks without a model name
         return Server(target, models[0].name if len(models) == 1 else None)
 
 

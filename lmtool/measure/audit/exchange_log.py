@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from lmtool.core.errors import FileError
+from lmtool.trace.codec import Header
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.trace.events import Remark
-from lmtool.trace.header import Header
-from lmtool.trace.upstream_tap import UpstreamTap
+from lmtool.trace.server_tap import UpstreamTap
 from lmtool.trace.writer import write_trace
 
 if TYPE_CHECKING:

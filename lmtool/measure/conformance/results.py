@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from lmtool.core.errors import FileError
 from lmtool.measure.conformance.case import cases
 from lmtool.trace import outcomes as reports
-from lmtool.trace.content import parse_frame
-from lmtool.trace.events import Close, Event, Frame, Open, Remark
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Close, Event, Frame, Open, Remark, parse_frame
 from lmtool.trace.outcomes import VERDICTS, KnownFailures, Outcome, unmatched
 from lmtool.trace.writer import write_trace
 

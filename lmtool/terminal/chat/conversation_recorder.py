@@ -9,11 +9,11 @@ from lmtool import __version__
 from lmtool.core.errors import FileError
 from lmtool.settings.data_folder import make_private
 from lmtool.terminal.chat.conversation_store import SUFFIX, conversations_folder, prune
+from lmtool.trace.codec import Header
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.trace.events import Turn as TurnEvent
-from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
-from lmtool.trace.record_session import Recording, new_clock, recorders
+from lmtool.trace.recorder import Recording, new_clock, recorders
 from lmtool.trace.redaction import without_keys
 from lmtool.trace.writer import write_trace
 

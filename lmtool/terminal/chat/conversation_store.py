@@ -13,15 +13,14 @@ from lmtool.core.errors import FileError
 from lmtool.settings.data_folder import data_folder
 from lmtool.terminal.chat.prompt_history import FILE_NAME as PROMPTS
 from lmtool.terminal.chat.turns import TurnTree
-from lmtool.trace.codec import read_header
+from lmtool.trace.codec import HeaderError, read_header
 from lmtool.trace.events import Turn as TurnEvent
-from lmtool.trace.header import HeaderError
 from lmtool.trace.reader import TraceReader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lmtool.trace.header import Header
+    from lmtool.trace.codec import Header
 
 SUFFIX = ".lmtp.jsonl"
 MAX_CONVERSATIONS = 200

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lmtool.protocol.lmtp.messages import SystemMessage
     from lmtool.serving.console import Console
     from lmtool.settings.terminal import Output
-    from lmtool.trace.record_session import SessionTap
+    from lmtool.trace.recorder import SessionTap
 
 SILENCE = 2.0
 """Seconds without an answer after which stderr says that the model is awaited."""
@@ -130,8 +130,8 @@ async def _recording(
     if path is None:
         yield on_frame, None
         return
-    from lmtool.trace.header import Header
-    from lmtool.trace.record_session import record_session
+    from lmtool.trace.codec import Header
+    from lmtool.trace.recorder import record_session
 
     transport = {"kind": "stdio"} if endpoint.url.startswith("stdio:") else {"kind": "websocket", "path": "/"}
     async with record_session(out, path, "client", Header(transport=transport)) as tap:

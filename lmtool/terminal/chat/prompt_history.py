@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from prompt_toolkit.history import History
 
-from lmtool.trace.redacted_values import LEFT_OUT
+from lmtool.net.access.credentials import LEFT_OUT
 from lmtool.trace.redaction import without_keys
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from lmtool.core.logprobs.distribution import least_divergence, sum_by_name
 from lmtool.core.logprobs.mode import MEANINGS
 from lmtool.terminal.tui.request_builder import begun_of, context_of
-from lmtool.trace.diff import first_difference
+from lmtool.trace.matching import first_difference
 
 if TYPE_CHECKING:
     from array import array

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from lmtool.core.errors import FileError
 from lmtool.terminal.tui.state import State
-from lmtool.trace.codec import LineError, read_event, write_event
+from lmtool.trace.codec import LineError, put_back, read_event, write_event
 from lmtool.trace.events import Blob
-from lmtool.trace.large_values import put_back
-from lmtool.trace.reader import TraceReader
-from lmtool.trace.scanning import Run, Scan
+from lmtool.trace.reader import Run, Scan, TraceReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
     from typing import BinaryIO
 
-    from lmtool.trace.content import Style
-    from lmtool.trace.events import Event
+    from lmtool.trace.events import Event, Style
     from lmtool.trace.reader import Ending
 
 _CACHED = 256

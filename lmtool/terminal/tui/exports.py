@@ -19,9 +19,8 @@ from lmtool.protocol.lmtp.frames import stream_key, stream_name
 from lmtool.settings.terminal import hidden_shown
 from lmtool.terminal.tui.runs import visible, width
 from lmtool.trace import formats
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Open, Request, Response, Vocab
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Frame, JsonText, Open, Request, Response, Vocab
 from lmtool.trace.writer import write_text, write_trace
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from lmtool.core.types import BufferSlice, ChatPrompt, GenerateRequest, MixedPro
 from lmtool.protocol.lmtp.codec import decode_request
 from lmtool.protocol.lmtp.messages import Generate, Score
 from lmtool.terminal.tui.runs import visible
-from lmtool.trace.content import JsonText
-from lmtool.trace.diff import first_difference
-from lmtool.trace.events import Frame, Request
+from lmtool.trace.events import Frame, JsonText, Request
+from lmtool.trace.matching import first_difference
 from lmtool.trace.stream_events import PROMPT_MEMBERS
 
 if TYPE_CHECKING:

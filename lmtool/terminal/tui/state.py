@@ -13,7 +13,7 @@ from lmtool.terminal.tui.columns import IN, NO_ID, OTHER, OUT, FrameLog, TokenLo
 from lmtool.terminal.tui.streams import Digest, digest, hold_up_of, stream_of
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Blob, End, Frame, Message, Open, Piece, Remark, Request, Response, Vocab
-from lmtool.trace.scanning import TokenLine
+from lmtool.trace.reader import TokenLine
 from lmtool.trace.stream_events import OutputEvent, RequestStarted
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from lmtool.protocol.lmtp.frames import TokenEntry
     from lmtool.terminal.tui.streams import Stream
+    from lmtool.trace.codec import Header
     from lmtool.trace.events import Event
-    from lmtool.trace.header import Header
 
 T = TypeVar("T", str, str | bytes)
 

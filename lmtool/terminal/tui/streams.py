@@ -13,7 +13,7 @@ from lmtool.core.logprobs.distribution import perplexity
 from lmtool.core.logprobs.mode import logprobs_mode
 from lmtool.core.logprobs.numbers import percentile
 from lmtool.trace import stream_events
-from lmtool.trace.large_values import reference
+from lmtool.trace.codec import reference
 from lmtool.trace.stream_events import PROMPT_MEMBERS, new_stream
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from lmtool.core.types import LogprobsMode
     from lmtool.terminal.tui.columns import FrameLog, TokenLog
-    from lmtool.trace.node_tree import ActionNodes
-    from lmtool.trace.stream_events import OutputEvent, Phase, RequestStarted
+    from lmtool.trace.stream_events import ActionNodes, OutputEvent, Phase, RequestStarted
 
 WINDOW = 500
 """Arrivals that the figures of time are taken from, the last ones before the moment."""

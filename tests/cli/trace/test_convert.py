@@ -88,4 +88,4 @@ def test_lines_that_are_no_frames_are_told(tmp_path: Path) -> None:
     (tmp_path / "a").write_text('Connected\n> GENERATE {"stream_id": 1}\nx\n')
     result = trace("convert", tmp_path / "a", "--to", "trace", "-O", tmp_path / "b")
     assert result.exit_code == 0
-    assert "2 lines are no frames and were left out; the first is line 1" in result.stderr
+    assert "2 lines are not frames and were skipped; the first is line 1" in result.stderr

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lmtool.trace.comparison import Comparison
-from lmtool.trace.diff import Finding
+from lmtool.trace.comparison import Comparison, Finding
 from tests.cli.trace_runner import trace
 
 HEAD = '{"lmtp_trace": 1}\n[0, ">", 1, "GENERATE", {"model": "m", "prompt": [1], "stream_id": 1}]\n'

@@ -10,8 +10,8 @@ import pytest
 from lmtool.cli.trace.files import text_output, warn_if_incomplete, write_trace
 from lmtool.core.errors import FileError, UsageError
 from lmtool.settings.terminal import Output
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Remark
-from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
 from tests.cli.trace_runner import CONVERSATION
 

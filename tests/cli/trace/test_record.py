@@ -176,7 +176,7 @@ def test_on_the_screen_meanwhile(served: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--to", "ftp://x"), "'ftp://x' is no address of a server"),
+        (("--to", "ftp://x"), "'ftp://x' is not a server address"),
         (("--listen", "here:there"), "cannot listen on 'here:there'"),
         (("--listen", "1:99999"), "cannot listen on '1:99999'"),
         (("--redact", "everything"), "cannot redact 'everything'"),

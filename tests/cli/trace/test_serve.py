@@ -46,7 +46,7 @@ async def test_a_recording_answers(tmp_path: Path, *, once: bool) -> None:
     assert frames[1] == 'TOKEN [{"token": 12, "stream_id": 1, "logprob": -Infinity}]'
     assert again.startswith('TOKEN [{"token": ') is not once
     assert ("all recorded answers to this request were used" in again) is once
-    assert f"{1 if once else 2} requests answered · {int(once)} not recorded · 0 recorded ones not asked" in rest
+    assert f"{1 if once else 2} requests answered · {int(once)} not recorded · 0 recorded requests unused" in rest
     assert "is cut" in said
 
 
@@ -64,7 +64,7 @@ def test_a_speed_is_a_number_or_max(tmp_path: Path, speed: str) -> None:
     (tmp_path / "a").write_text(CONVERSATION)
     result = trace("serve", tmp_path / "a", "--speed", speed)
     assert result.exit_code == 2
-    assert f"--speed {speed} is no speed" in result.stderr
+    assert f"--speed {speed} is not a speed" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("--on-miss", "forward"), ("--to", "ws://127.0.0.1:1/")])

@@ -75,7 +75,7 @@ def test_known_failing_must_still_fail(folder: Path, served: str, tmp_path: Path
     done = trace("verify", folder, "--to", served, "--known-failing", known)
     assert done.exit_code == 0
     assert "known-failing wrong[drive]  (it was changed by hand)" in done.stdout
-    assert "known-failing names nowhere, which is no check here" in done.stderr
+    assert "known-failing lists nowhere, which matches no check" in done.stderr
     known.write_text("good[drive]  # it was\n")
     done = trace("verify", folder, "--to", served, "--known-failing", known, "--known-flaky", tmp_path / "known.txt")
     assert done.exit_code == 1

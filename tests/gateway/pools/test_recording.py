@@ -19,8 +19,8 @@ from lmtool.trace.answers import Answers
 from lmtool.trace.events import Done, Event
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
+from lmtool.trace.server_tap import UpstreamTap
 from lmtool.trace.stream_events import Stream, stream_of
-from lmtool.trace.upstream_tap import UpstreamTap
 from tests.cli.test_gateway import program
 from tests.fake_upstream import BAD, HELLO, FakeUpstream
 from tests.gateway.pools.running import CHAT, KEY, MESSAGE, gateway, member, pool

@@ -23,9 +23,8 @@ from lmtool.measure.bench.peers.worker import peak_memory
 from lmtool.terminal.tui.sources.event_pipeline import EventPipeline
 from lmtool.terminal.tui.sources.source import Source
 from lmtool.trace import writer
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Open, Vocab
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Frame, JsonText, Open, Vocab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from lmtool.core.interfaces import TokenModel
-from tests import kill_load, resume_load
+from tests.lab import kills as kill_load
+from tests.lab import resuming as resume_load
 
 
 @pytest.fixture

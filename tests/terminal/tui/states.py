@@ -9,9 +9,8 @@ from lmtool.terminal.tui.event_store import EventStore
 from lmtool.terminal.tui.measures import Measures
 from lmtool.terminal.tui.state import State
 from lmtool.terminal.tui.view import View
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Piece, Request, Vocab
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Frame, JsonText, Piece, Request, Vocab
 from tests.terminal.tui.scripted import conversation
 from tests.trace.conftest import generate, token, tokens
 

@@ -16,8 +16,7 @@ from lmtool.terminal.tui.event_store import EventStore
 from lmtool.terminal.tui.runs import width
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Vocab
+from lmtool.trace.events import Frame, JsonText, Vocab
 from tests.terminal.tui.scripted import request, tokens
 from tests.terminal.tui.states import WORDS, Token, asked, chunk, plain, rows, score, side, sides, sse, view_of
 from tests.trace.conftest import generate, token

@@ -24,8 +24,8 @@ from lmtool.terminal.tui.sources.connect import ConnectSource
 from lmtool.terminal.tui.sources.http_requests import HttpRequestSource, _ids_in, continue_answer, whole_answer
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View
-from lmtool.trace.diff import first_difference
 from lmtool.trace.events import Frame, Request
+from lmtool.trace.matching import first_difference
 from lmtool.trace.proxy import parse_target
 from tests.terminal.tui.sources_running import Watch, no_tokenizer, watching
 from tests.terminal.tui.states import rows

@@ -11,8 +11,7 @@ from lmtool.terminal.tui.documents.comparison import Branches, prefix_lines
 from lmtool.terminal.tui.event_store import EventStore, TraceFile
 from lmtool.terminal.tui.runs import length
 from lmtool.terminal.tui.view import View
-from lmtool.trace.prefix_sharing import shared_prefixes
-from lmtool.trace.prefix_words import sentences
+from lmtool.trace.prefix_sharing import sentences, shared_prefixes
 from lmtool.trace.reader import TraceReader
 from tests.terminal.tui.scripted import watching
 from tests.terminal.tui.states import text

@@ -13,9 +13,8 @@ import pytest
 from lmtool.core.errors import FileError
 from lmtool.terminal.tui.event_store import EventStore, NoLines, TraceFile
 from lmtool.terminal.tui.state import State
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Blob, Frame, Open
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Blob, Frame, JsonText, Open
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.writer import TraceWriter
 from tests.trace.conftest import generate, token, tokens

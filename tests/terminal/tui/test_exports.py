@@ -25,9 +25,8 @@ from lmtool.terminal.tui.options import InspectorOptions
 from lmtool.terminal.tui.state import State
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Close, Event, Frame, Open, Piece, Request, Response, Vocab
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Close, Event, Frame, JsonText, Open, Piece, Request, Response, Vocab
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.writer import TraceWriter
 from tests.terminal.tui.states import asked, chunk, rows, sse

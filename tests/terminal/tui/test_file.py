@@ -10,8 +10,8 @@ import pytest
 from lmtool.core.errors import FileError, UsageError
 from lmtool.core.types import GenerateRequest, ModelInfo, SamplingParams, TokenizerInfo
 from lmtool.terminal.tui.sources.source import FileSource
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Remark, Vocab
-from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from tests.protocol.lmtp.harness import serving
 from tests.scripted_model import ScriptedModel, tokens_of

@@ -15,9 +15,9 @@ from lmtool.terminal.tui import headless
 from lmtool.terminal.tui.headless import export, need_screen, save_snapshot
 from lmtool.terminal.tui.options import InspectorOptions
 from lmtool.terminal.tui.sources.connect import ConnectSource
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Event, Vocab
 from lmtool.trace.filter import parse
-from lmtool.trace.header import Header
 from lmtool.trace.writer import write_trace
 from tests.protocol.lmtp.harness import serving
 from tests.scripted_model import ScriptedModel

@@ -20,10 +20,9 @@ from lmtool.terminal.tui.runs import length
 from lmtool.terminal.tui.styles import UNICODE
 from lmtool.terminal.tui.view import View
 from lmtool.trace.answers import Answers
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Piece, Vocab
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Event, Frame, JsonText, Piece, Vocab
 from lmtool.trace.filter import parse
-from lmtool.trace.header import Header
 from lmtool.trace.stream_events import stream_of
 from lmtool.trace.writer import TraceWriter
 from tests.terminal.tui.states import asked, chunk, measures, rows, sse

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lmtool.terminal.tui.plain import PlainLines, Sentences
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Drop, Event, Frame, Open, Remark, Vocab
+from lmtool.trace.events import Drop, Event, Frame, JsonText, Open, Remark, Vocab
 from lmtool.trace.filter import parse
 from tests.trace.conftest import generate, token, tokens
 

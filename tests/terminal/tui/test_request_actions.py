@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.terminal.tui.options import InspectorOptions
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Request
+from lmtool.trace.events import JsonText, Request
 from tests.terminal.tui.scripted import Scripted, conversation, event, request, tokens, watching
 from tests.terminal.tui.states import asked, chunk, sse
 

@@ -35,9 +35,8 @@ from lmtool.terminal.tui.request_builder import (
 )
 from lmtool.terminal.tui.runs import visible
 from lmtool.terminal.tui.view import View
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Blob, Frame, Message, Vocab
-from lmtool.trace.header import Header
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Blob, Frame, JsonText, Message, Vocab
 from lmtool.trace.writer import TraceWriter
 from tests.terminal.tui.states import asked, chunk, plain, score, side, sse, view_of
 from tests.trace.conftest import generate, token, tokens

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from lmtool.protocol.lmtp.frames import TokenEntry
 from lmtool.terminal.tui.columns import NO_ID, TokenLog
 from lmtool.terminal.tui.state import State, Texts
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Blob, Close, Drop, End, Frame, Open, Remark, Vocab
-from lmtool.trace.header import Header
-from lmtool.trace.scanning import TokenLine
+from lmtool.trace.codec import Header
+from lmtool.trace.events import Blob, Close, Drop, End, Frame, JsonText, Open, Remark, Vocab
+from lmtool.trace.reader import TokenLine
 from tests.terminal.tui.states import fed
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events as any_event

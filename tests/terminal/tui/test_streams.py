@@ -21,8 +21,7 @@ from lmtool.terminal.tui.streams import (
     timing_of,
     timing_of_all,
 )
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame
+from lmtool.trace.events import Frame, JsonText
 from lmtool.trace.stream_events import RequestStarted
 from tests.terminal.tui.states import fed
 from tests.trace.conftest import generate, token, tokens

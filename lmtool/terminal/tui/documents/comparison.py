@@ -17,8 +17,7 @@ from lmtool.terminal.tui.documents.text import OWN_STYLE, TextDocument
 from lmtool.terminal.tui.runs import Run, cut, flow, length, pad, visible, width
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Frame
-from lmtool.trace.prefix_sharing import PrefixSharing, SharedPrefix
-from lmtool.trace.prefix_words import sentences
+from lmtool.trace.prefix_sharing import PrefixSharing, SharedPrefix, sentences
 from lmtool.trace.stream_events import RequestStarted, stream_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from lmtool.terminal.tui.sources.requests import RequestSource
 from lmtool.terminal.tui.sources.source import Source
 from lmtool.trace.codec import LineError, event_from
 from lmtool.trace.events import Close, Drop, Open
-from lmtool.trace.traffic import taken_apart
+from lmtool.trace.server_tap import taken_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

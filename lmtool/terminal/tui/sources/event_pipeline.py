@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.core.errors import UsageError
+from lmtool.trace.codec import Header
 from lmtool.trace.events import Close, Drop, Event, Frame, Open, Remark
-from lmtool.trace.header import Header
-from lmtool.trace.record_session import Recording
-from lmtool.trace.recorder import Recorder, VocabularyEvents
+from lmtool.trace.recorder import Recorder, Recording, VocabularyEvents
 from lmtool.trace.redaction import Redaction
 from lmtool.trace.writer import TraceWriter
 

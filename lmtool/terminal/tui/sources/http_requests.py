@@ -26,11 +26,10 @@ from lmtool.protocol.providers.continuation import (
 )
 from lmtool.protocol.providers.json_values import list_of, object_of, text_of
 from lmtool.terminal.tui.request_builder import AS_TEXT, HttpContinuation, may_have_begun, spell, whole_text
+from lmtool.trace.codec import reference
 from lmtool.trace.connection_tap import ConnectionTap
-from lmtool.trace.content import JsonText
-from lmtool.trace.events import Piece, Request
+from lmtool.trace.events import JsonText, Piece, Request
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last
-from lmtool.trace.large_values import reference
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
