@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lmtool.core.errors import ResourceError, UsageError
 from lmtool.net.subprocesses.foreign_python import probe
@@ -158,3 +159,11 @@ def number_options(
                 f"option {name} of the backend {backend!r} is {text!r}; expected a number from {low:g} to {high:g}"
             )
     return numbers
+
+
+def option_value(text: str) -> Any:
+    """A value of `--backend-option` for vLLM: parsed as JSON if it is JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

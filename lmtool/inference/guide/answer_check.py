@@ -10,8 +10,8 @@ from llguidance import LLMatcher
 
 from lmtool.core.errors import ConstraintTooComplexError, InvalidAnswerError, LmtoolError, ServerError
 from lmtool.core.interfaces import Verdict
-from lmtool.inference.guide.byte_tokenizer import byte_tokenizer
 from lmtool.inference.guide.json_validation import TooManyStepsError, UncheckedError, examine
+from lmtool.inference.guide.patterns import byte_tokenizer
 from lmtool.inference.guide.structural_tag import UnmarkedTextError, tag_grammar
 from lmtool.net.subprocesses.process import LONG, CrashError, Pool, TimeOverError
 

@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import numpy as np
 
 from lmtool.core.errors import ConstraintError, LmtoolError, OverloadedError, ServerError
-from lmtool.inference.guide.config import GuideConfig
-from lmtool.inference.guide.llguidance import CompiledConstraint, ConstraintBackend, MatcherGuide, too_complex
-from lmtool.inference.guide.masks import Masks
+from lmtool.inference.guide.llguidance import (
+    CompiledConstraint,
+    ConstraintBackend,
+    GuideConfig,
+    Masks,
+    MatcherGuide,
+    too_complex,
+)
 from lmtool.inference.guide.thought_guide import ThoughtGuide, ThoughtTokens
 from lmtool.net.subprocesses.resources import lower_priority
 
@@ -193,16 +198,13 @@ class MatcherCompiler:
         if known is not None:
             return known
         try:
-            work = _submit(self._pool, self._read_thought_tokens, kind)
+            work = _submit(self._pool, lambda: ThoughtTokens(kind, self._backend.result().tokenizer, self._eos))
         except RuntimeError:  # closed meanwhile
             work = Future()
             work.set_exception(_closed())
             return work
         with self._lock:
             return self._thoughts.setdefault(kind, work)
-
-    def _read_thought_tokens(self, thought: ThoughtMarks) -> ThoughtTokens:
-        return ThoughtTokens(thought, self._backend.result().tokenizer, self._eos)
 
     def _compile(self, constraint: Constraint) -> Future[Guide]:
         answer: Future[Guide] = Future()
@@ -216,7 +218,11 @@ class MatcherCompiler:
         if outcome is not None:
             self._settle([answer], outcome)
         elif new_flight is not None:
-            self._start(constraint, new_flight)
+            try:
+                work = _submit(self._pool, self._work, constraint, new_flight)
+            except RuntimeError:  # `close` was called meanwhile and has answered the waiting requests
+                return answer
+            work.add_done_callback(partial(self._land, constraint, new_flight))
         return answer
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:
@@ -228,19 +234,15 @@ class MatcherCompiler:
 
     def fill_drafts(self, rows: Sequence[tuple[Guide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
         """Fill masks for drafts, see `interfaces.GuideCompiler.fill_drafts`."""
-        plain = [(guide, row, draft) for guide, row, draft in rows if isinstance(guide, MatcherGuide)]
-        self._masks.fill_drafts(plain, mask)
+        for _, row, draft in rows:
+            mask[row : row + len(draft) + 1] = -1
+        self.fill([(guide, row) for guide, row, _ in rows], mask)
         for guide, row, draft in rows:
-            if isinstance(guide, ThoughtGuide):
-                self._fill_draft(guide, row, draft, mask)
-
-    def _fill_draft(self, guide: ThoughtGuide, row: int, draft: Sequence[int], mask: NDArray[np.int32]) -> None:
-        mask[row : row + len(draft) + 1] = -1
-        self.fill([(guide, row)], mask)
-        ahead = guide.fork()
-        for at, token in enumerate(draft[: guide.accepts(draft)], start=row + 1):
-            ahead.advance(token)
-            self.fill([(ahead, at)], mask)
+            legal = draft[: guide.accepts(draft)]
+            ahead = guide.fork() if legal else guide
+            for at, token in enumerate(legal, start=row + 1):
+                ahead.advance(token)
+                self.fill([(ahead, at)], mask)
 
     def close(self) -> None:
         """Stop compiling; requests that wait fail."""
@@ -273,13 +275,6 @@ class MatcherCompiler:
         # The tokenizer of a model just loaded may take longer to read than a constraint may take.
         self._backend.add_done_callback(lambda _: self._deadlines.add(give_up))
         return flight if known is None else None
-
-    def _start(self, constraint: Constraint, flight: _Flight) -> None:
-        try:
-            work = _submit(self._pool, self._work, constraint, flight)
-        except RuntimeError:  # closed meanwhile: its requests have their answer
-            return
-        work.add_done_callback(partial(self._land, constraint, flight))
 
     def _work(self, constraint: Constraint, flight: _Flight) -> CompiledConstraint:
         backend = self._backend.result()

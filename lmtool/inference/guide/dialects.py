@@ -1,10 +1,10 @@
-"""A JSON Schema of any dialect, written in that of draft 2020-12, with all that it refers to under `$defs`."""
+"""JSON Schemas of any dialect as draft 2020-12, with every referenced schema under `$defs`; a walk over schemas."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from referencing import Registry
 from referencing.exceptions import Unresolvable
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Schema: TypeAlias = bool | dict[str, Any]
+    from collections.abc import Callable
+
+    Change: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
 
 _DIALECT = re.compile(r"https?://json-schema\.org/draft(?:-0([467])|/(2019)-09|/(2020)-12)/schema#?")
 _SPECIFICATIONS = {0: DRAFT202012, 4: DRAFT4, 6: DRAFT6, 7: DRAFT7, 2019: DRAFT201909, 2020: DRAFT202012}
@@ -265,3 +269,32 @@ def _marks(root: object) -> Iterator[str]:
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
+
+
+DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose value is no schema, whatever it looks like."""
+MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""Keywords whose value has schemas under names of the client's."""
+
+
+def map_schemas(schema: Any, change: Change) -> Any:  # noqa: ANN401  # any JSON
+    """A document in which each schema is what `change` returns for it, inner ones first.
+
+    Data and names are left alone. The same object where nothing changes.
+    """
+    if isinstance(schema, list):
+        parts = [map_schemas(part, change) for part in schema]
+        return schema if all(new is old for new, old in zip(parts, schema, strict=True)) else parts
+    if not isinstance(schema, dict):
+        return schema
+    written = {keyword: _mapped_value(keyword, value, change) for keyword, value in schema.items()}
+    return change(schema if all(written[keyword] is schema[keyword] for keyword in schema) else written)
+
+
+def _mapped_value(keyword: str, value: Any, change: Change) -> Any:  # noqa: ANN401  # any JSON
+    if keyword in DATA:
+        return value
+    if keyword not in MAPS or not isinstance(value, dict):
+        return map_schemas(value, change)
+    named = {name: map_schemas(part, change) for name, part in value.items()}
+    return value if all(named[name] is value[name] for name in value) else named

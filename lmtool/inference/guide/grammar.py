@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,14 +14,11 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.core.errors import ConstraintError
 from lmtool.inference.guide.dialects import Reading, in_2020_12
-from lmtool.inference.guide.exact_patterns import ecma_pattern, exact_patterns
-from lmtool.inference.guide.regex_errors import regex_error, regex_problem
+from lmtool.inference.guide.patterns import ecma_pattern, exact_patterns
 from lmtool.inference.guide.schema.document import UnsupportedError
-from lmtool.inference.guide.schema.mistakes import mistake_in, without_unsupported_patterns
+from lmtool.inference.guide.schema.mistakes import mistake_in, regex_error, regex_problem, without_unsupported_patterns
 from lmtool.inference.guide.schema.open_names import LISTED, OpenNames, open_names
-from lmtool.inference.guide.schema.property_order import in_order
-from lmtool.inference.guide.schema.references import joined
-from lmtool.inference.guide.schema.rewriting import Rewritten, rewrite
+from lmtool.inference.guide.schema.rewriting import Rewritten, in_order, joined, rewrite
 from lmtool.inference.guide.structural_tag import lark_string, open_names_in, tag_grammar
 from lmtool.net.subprocesses.process import LONG
 
@@ -134,8 +132,9 @@ def _whole_schema(
     lark, left = _json_lark(_text(plain), constraint), open_names(plain)
     if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
         yield Grammar(lark, (*warnings, *rewritten.narrowed), left)
-        if (whole := _joined(plain)) is not None:
-            yield Grammar(_json_lark(whole, constraint), (*warnings, *rewritten.narrowed), left)
+        with contextlib.suppress(UnsupportedError):  # references that cannot be joined
+            lark = _json_lark(_text(joined(plain)), constraint)
+            yield Grammar(lark, (*warnings, *rewritten.narrowed), left)
 
 
 def _wider(schema: Schema, constraint: Constraint) -> Grammars:
@@ -173,14 +172,6 @@ def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
     if constraint.strict:
         raise ConstraintError(f"the JSON Schema cannot be enforced: {rewritten.narrowed[0]}", _LENIENT_HINT)
     return None
-
-
-def _joined(schema: Schema) -> str | None:
-    """A rewritten schema with its references joined with what stands beside them; None where that cannot be."""
-    try:
-        return _text(joined(schema))
-    except UnsupportedError:
-        return None
 
 
 def _text(schema: object) -> str:
@@ -283,27 +274,18 @@ _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {
 }
 
 
-_NOUNS = {
+NOUNS = {
     "json_schema": "JSON Schema",
     "regex": "regular expression",
     "choice": "choice",
     "grammar": "grammar",
     "structural_tag": "structural tag",
 }
+"""Constraint kinds as they are called in a sentence."""
 
-
-def noun(constraint: Constraint) -> str:
-    """Return what a constraint is called in a sentence."""
-    return _NOUNS[constraint.kind]
-
-
-_UNSATISFIABLE = "Unsatisfiable schema: "
+UNSATISFIABLE = "Unsatisfiable schema: "
+"""Part of the library's message for a schema that no text matches."""
 _FALSE = "schema is false"
-
-
-def is_impossible(message: str) -> bool:
-    """Whether the library says that nothing matches a grammar."""
-    return _UNSATISFIABLE in message
 
 
 def _fault(constraint: Constraint, message: str) -> ConstraintError | None:
@@ -328,14 +310,14 @@ def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) 
 
     narrowed: in which ways the refused grammar allows less than the constraint, so that more could match.
     """
-    what = noun(constraint)
+    what = NOUNS[constraint.kind]
     # Without the place and the line of one of our own grammars, which is the whole schema.
     message = message.partition(f"\n   1 | {_JSON_START}")[0].removeprefix(_JSON_PLACE)
     if (problem := _fault(constraint, message)) is not None:
         return problem
     hints = [_LENIENT_HINT] if constraint.kind == "json_schema" and constraint.strict else []
-    if _UNSATISFIABLE in message:
-        reason = _short(message.partition(_UNSATISFIABLE)[2]).partition("; while processing")[0]
+    if UNSATISFIABLE in message:
+        reason = _short(message.partition(UNSATISFIABLE)[2]).partition("; while processing")[0]
         if narrowed:
             return ConstraintError(f"the {what} cannot be enforced: {narrowed[0]}", *hints)
         if reason.startswith(_FALSE):

@@ -20,7 +20,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from lmtool.inference.guide.dialects import in_2020_12
-from lmtool.inference.guide.name_patterns import PatternError, matches
+from lmtool.inference.guide.patterns import PatternError, matches
 
 _MOST_SENTENCES = 10
 _MOST_EXPONENT = 5000

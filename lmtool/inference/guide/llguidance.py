@@ -1,30 +1,55 @@
-"""Constraints held by llguidance: compiled, tried once, and followed by one guide for each stream."""
+"""Constraints enforced by llguidance: compiled once, then one guide and one mask row per stream."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+import numpy as np
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from lmtool.core.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError, ServerError
-from lmtool.inference.guide.config import GuideConfig
-from lmtool.inference.guide.grammar import first_grammar, is_impossible, is_quick, noun, other_grammars, refusal
+from lmtool.inference.guide.grammar import NOUNS, UNSATISFIABLE, first_grammar, is_quick, other_grammars, refusal
 from lmtool.inference.guide.unique_names import NameTokens
 from lmtool.net.subprocesses.process import CrashError, Pool, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from lmtool.core.types import Constraint
     from lmtool.inference.guide.grammar import Grammar
     from lmtool.inference.guide.unique_names import UniqueNames
+
+
+@dataclass(frozen=True, slots=True)
+class GuideConfig:
+    """Settings of a `GuideCompiler`, each with its unit."""
+
+    threads: int = 1 + (os.cpu_count() or 1) // 2
+    """Constraints compiled at the same time."""
+    fill_threads: int = max(1, (os.cpu_count() or 1) // 2)
+    """Threads that fill the masks of one step."""
+    max_waiting: int = 256
+    """Different constraints that may wait for a thread; more are refused as overload."""
+    deadline: float = 10.0
+    """Seconds from the request to the guide; a constraint that takes longer is refused as too complex."""
+    cache_bytes: int = 32 * 1024 * 1024
+    """Bytes of compiled constraints that are kept, by estimate; the one unused longest goes first."""
+    failure_seconds: float = 60.0
+    """Seconds for which a failure is answered from memory."""
+    late_seconds: float = 0.002
+    """Seconds of one stream's mask from which its next one is found while nobody waits."""
+    step_seconds: float = 0.05
+    """Seconds that one stream's mask may take."""
+    slow_steps: int = 3
+    """Steps over `step_seconds` after which a stream is ended with an error."""
+
 
 T = TypeVar("T")
 
@@ -221,7 +246,7 @@ class ConstraintBackend:
                 break
             matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
             if matcher.is_error():
-                impossible = impossible or (is_impossible(matcher.get_error()) and not grammar.warnings)
+                impossible = impossible or (UNSATISFIABLE in matcher.get_error() and not grammar.warnings)
                 problem = refusal(constraint, matcher.get_error(), grammar.warnings)
                 continue
             try:
@@ -232,7 +257,7 @@ class ConstraintBackend:
                 if not grammar.warnings:
                     raise
                 # What the grammar leaves out of the constraint might match.
-                problem = ConstraintError(f"the {noun(constraint)} cannot be enforced: {grammar.warnings[0]}")
+                problem = ConstraintError(f"the {NOUNS[constraint.kind]} cannot be enforced: {grammar.warnings[0]}")
         assert problem is not None, "a constraint can be written in one way at least"
         raise problem
 
@@ -266,19 +291,16 @@ class ConstraintBackend:
             raise error
         stuck = not first.may_end() and not allowed & ~sum(1 << eos for eos in self._eos)
         if error is not None or stuck:
-            raise ConstraintError(f"no text matches the {noun(constraint)}", "look for parts that exclude each other")
+            noun = NOUNS[constraint.kind]
+            raise ConstraintError(f"no text matches the {noun}", "look for parts that exclude each other")
         size = _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
         warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
         names = self._name_tokens.unique(grammar.names, grammar.markers)
-        return CompiledConstraint(
-            matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher), names
-        )
-
-    def _is_slow(self, matcher: LLMatcher) -> bool:
-        """Whether a first mask takes long even the second time, when much of what it needs is cached."""
+        # Timed the second time, when much of what the mask needs is cached.
         copy, started = matcher.deep_copy(), time.thread_time()
         copy.compute_bitmask()
-        return time.thread_time() - started > self._config.late_seconds
+        slow = time.thread_time() - started > self._config.late_seconds
+        return CompiledConstraint(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, slow, names)
 
 
 def read_tokenizer(tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]) -> LLTokenizer:
@@ -310,3 +332,78 @@ def _show_marks(tokenizer: dict[str, Any]) -> bool:
     vocab.update({one["content"]: one["id"] for one in added})
     tokenizer["added_tokens"] = [one for one in added if one not in marks]
     return True
+
+
+_WATCHED_STEPS = 16
+"""Steps after a slow one in which each row is timed by itself."""
+_ROW_SECONDS = 0.0002
+"""Time that a row may add to a step."""
+
+
+class Masks:
+    """Fills rows of bit masks for the guides of one model. See `interfaces.GuideCompiler.fill` for threads."""
+
+    def __init__(self, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig) -> None:
+        self._words = (vocab_size + 31) // 32
+        self._executor = LLExecutor(num_threads=config.fill_threads)
+        self._config = config
+        self._watched = 0
+        self._eos_row = np.zeros(self._words, np.uint32)
+        for eos in eos_ids:
+            self._eos_row[eos // 32] |= np.uint32(1 << eos % 32)
+
+    def _fill(self, rows: list[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
+        matchers = [(guide.matcher, row) for guide, row in rows]
+        self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
+        for guide, row in rows:
+            guide.forbid_repeats(mask[row].view(np.uint32))
+
+    def fill(self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
+        """Write which tokens may follow into each guide's row; see `interfaces.GuideCompiler.fill`."""
+        assert mask.dtype == np.int32, "a mask word holds the bits of 32 tokens"
+        assert mask.flags.c_contiguous, "the library writes consecutive whole rows"
+        assert mask.shape[1] == self._words, "a mask row is as wide as the vocabulary"
+        going = self._unfinished(rows, mask)
+        if self._watched or len(going) == 1:
+            self._watched = max(0, self._watched - 1)
+            for entry in going:
+                self._fill_one(entry, mask)
+        elif going:
+            started = time.perf_counter()
+            self._fill(going, mask)
+            if time.perf_counter() - started > self._config.late_seconds + _ROW_SECONDS * len(going):
+                self._watched = _WATCHED_STEPS
+        for guide, row in going:
+            if guide.check() is None and not mask[row].any():
+                guide.fail(ConstraintError("no token of this model can continue the text within the constraint"))
+            if guide.error() is not None:
+                self._allow_eos(row, mask)
+
+    def _unfinished(
+        self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]
+    ) -> list[tuple[MatcherGuide, int]]:
+        """Allow eos only for guides that are at their end; return the others."""
+        going = []
+        for guide, row in rows:
+            if guide.error() is not None or guide.ended():
+                self._allow_eos(row, mask)
+            else:
+                going.append((guide, row))
+        return going
+
+    def _fill_one(self, entry: tuple[MatcherGuide, int], mask: NDArray[np.int32]) -> None:
+        started = time.thread_time()  # not wall time: a background thread waits for others
+        self._fill([entry], mask)
+        guide, row = entry
+        seconds = time.thread_time() - started
+        guide.slow = seconds > self._config.late_seconds
+        if seconds <= self._config.step_seconds:
+            return
+        guide.slow_steps += 1
+        if guide.slow_steps >= self._config.slow_steps:
+            limit = f"{self._config.step_seconds * 1000:g} ms"
+            guide.fail(too_complex(f"the constraint took more than {limit} for each of {guide.slow_steps} tokens"))
+            self._allow_eos(row, mask)
+
+    def _allow_eos(self, row: int, mask: NDArray[np.int32]) -> None:
+        mask[row] = self._eos_row.view(np.int32)

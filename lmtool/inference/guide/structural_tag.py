@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.errors import ConstraintError
 from lmtool.inference.guide.dialects import in_2020_12
-from lmtool.inference.guide.exact_patterns import ecma_pattern, exact_patterns
+from lmtool.inference.guide.patterns import ecma_pattern, exact_patterns
 from lmtool.inference.guide.schema.open_names import OpenNames, open_names
 
 if TYPE_CHECKING:

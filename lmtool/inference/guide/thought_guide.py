@@ -245,23 +245,19 @@ class ThoughtGuide:
 
     def accepts(self, draft: Sequence[int]) -> int:
         """Return how many tokens of a draft are legal, from its start."""
-        ahead = self.fork()
-        legal = next((at for at, token in enumerate(draft) if not ahead.take(token)), len(draft))
-        return legal + ahead.accepts_behind(draft[legal:])
+        return 0 if self._error is not None else self.fork().follow(draft)
 
-    def take(self, token: int) -> bool:
-        """Advance by a token of a draft where that is legal; not once the constraint alone decides."""
-        undecided = self._phase == "opening" and self._inner is not None  # a step of its own tells
-        if self._follows or undecided:
-            return False
-        self.advance(token)
-        return self._error is None
-
-    def accepts_behind(self, draft: Sequence[int]) -> int:
-        """How many tokens of a draft are legal where the constraint alone decides; 0 anywhere else."""
-        if not self._follows or self._error is not None:
-            return 0
-        return len(draft) if self._inner is None else self._inner.accepts(draft)
+    def follow(self, draft: Sequence[int]) -> int:
+        """Advance through a draft up to the constrained answer; return how many of its tokens are legal."""
+        for at, token in enumerate(draft):
+            if self._follows:
+                return len(draft) if self._inner is None else at + self._inner.accepts(draft[at:])
+            if self._phase == "opening" and self._inner is not None:  # this step is decided by its own mask
+                return at
+            self.advance(token)
+            if self._error is not None:
+                return at
+        return len(draft)
 
     def fork(self) -> ThoughtGuide:
         """Return an independent guide at the same place."""

@@ -17,8 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lmtool.core.errors import RequestError
 from lmtool.core.tool_arguments import arguments_object
 from lmtool.core.types import ROLES, ChatPrompt
-from lmtool.inference.text import isolated_templates
-from lmtool.inference.text.isolated_templates import TRUSTED, run_isolated
+from lmtool.inference.text.workers import TRUSTED, call_early, run_isolated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +39,7 @@ class ChatTemplate:
     """One model's chat template, rendered as transformers does.
 
     No Python attributes, no changes to what it is given, at most `MAX_CHARACTERS` of output. Every template but the
-    included model's is rendered in another process, which bounds its time and memory, see `isolated_templates`.
+    included model's is rendered in another process, which bounds its time and memory, see `workers`.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -167,7 +166,7 @@ def _completed(tool: Mapping[str, object]) -> Mapping[str, object]:
 def prepare(*, isolated: bool) -> None:
     """Begin to start a process that renders chat templates, where they are isolated."""
     if isolated:
-        isolated_templates.prepare(partial(_text, "", (), ChatPrompt(())))
+        call_early(partial(_text, "", (), ChatPrompt(())))
 
 
 @lru_cache(maxsize=8)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
+import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+from tokenizers import Tokenizer
 
 from lmtool.core.errors import FileError, RequestError
 from lmtool.core.fingerprint import fingerprint
 from lmtool.core.reasoning import ReasoningFormat
 from lmtool.core.types import BufferSlice, ChatPrompt, MixedPrompt, TokenizerInfo, ToolCallFormat
-from lmtool.inference.text.detokenizer import PieceDetokenizer, WindowDetokenizer
+from lmtool.inference.text.detokenizer import PieceDetokenizer, WindowDetokenizer, pieces, spelling
 from lmtool.inference.text.files import locate, read_text
-from lmtool.inference.text.isolated_templates import TRUSTED
-from lmtool.inference.text.opened_thoughts import with_openings
-from lmtool.inference.text.pieces import pieces, spelling
-from lmtool.inference.text.reasoning_parsers import NONE, find_parser, parser_of
-from lmtool.inference.text.tokenizer_json import library_errors, parse_object, parse_tokenizer
-from lmtool.inference.text.worker import LONG, prompt_size, run_in_worker
+from lmtool.inference.text.reasoning_parsers import NONE, find_parser, parser_of, with_openings
+from lmtool.inference.text.workers import LONG, TRUSTED, prompt_size, run_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from tokenizers import Tokenizer
 
     from lmtool.core.interfaces import Detokenizer
     from lmtool.core.prompt_limits import PromptLimits
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from lmtool.inference.text.chat_template import ChatTemplate
 
     Convert: TypeAlias = Callable[[str], Tokenizer]
+    from collections.abc import Iterator
+
 
 _FIRST_CHARACTERS = 8
 """Characters a token of the context, the first part of a text that is looked at: seldom a text has more."""
@@ -135,7 +138,7 @@ class TextTokenizer:
         self._named_tokens = named_tokens
         self._template = template
         self.isolates_chats = template is not None and template not in TRUSTED
-        """Whether conversations are rendered in another process, see `isolated_templates`."""
+        """Whether conversations are rendered in another process, see `workers`."""
         self.limits: PromptLimits | None = None
         """Of the model that the ids are for: what is longer is refused, before it is tokenized or soon after."""
         self.special_ids = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
@@ -376,3 +379,99 @@ def _default_template(setting: object) -> str | None:
         named = [entry for entry in setting if isinstance(entry, dict) and entry.get("name") == "default"]
         setting = named[0].get("template") if named else None
     return setting if isinstance(setting, str) else None
+
+
+_MOST_ADDED_CHARACTERS = 1 << 22
+"""In all added tokens together: the library takes about 60 bytes of memory for each."""
+_MOST_GROWTH = 256
+"""Characters that normalization or decoding may make of one."""
+_MOST_FRAMING = 256
+"""Tokens that may stand around each text, such as bos."""
+
+
+class _Stage(msgspec.Struct):
+    content: str = ""
+    prepend: str = ""
+    pattern: dict[str, str] = {}  # msgspec copies it
+    normalizers: list[_Stage] = []
+    decoders: list[_Stage] = []
+
+    def growth(self) -> int:
+        """Most characters that this stage makes of one; a regular expression may also match between two."""
+        own = max(1, len(self.content) + (not self.pattern.get("String"))) + len(self.prepend)
+        return math.prod((stage.growth() for stage in (*self.normalizers, *self.decoders)), start=own)
+
+
+class _AddedToken(msgspec.Struct):
+    content: str = ""
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, Annotated[int, Meta(lt=1 << 24)]] | list[Any] | None = None  # llguidance has a row for each id
+
+
+class _File(msgspec.Struct):
+    added_tokens: Annotated[list[_AddedToken], Meta(max_length=1 << 17)] = []
+    normalizer: _Stage | None = None
+    decoder: _Stage | None = None
+    model: _Model | None = None
+
+
+def parse_tokenizer(text: str, where: str) -> Tokenizer:
+    """The tokenizer of a tokenizer.json. where: the file, for the error.
+
+    Raises `FileError`, also for one with which loading, or encoding a text, would not end or would fill memory.
+    """
+    try:
+        _check(msgspec.json.decode(text, type=_File))
+        tokenizer = Tokenizer.from_str(text)
+        _check_framing(tokenizer)
+    except Exception as error:  # tokenizers raises nothing finer
+        raise FileError(
+            f"{where} is no tokenizer that this version of `tokenizers` can read: {error}",
+            "download it again, or upgrade with: pip install -U tokenizers",
+        ) from error
+    if getattr(tokenizer.model, "dropout", None):  # for training: the same text would have other ids each time
+        tokenizer.model.dropout = None
+    return tokenizer
+
+
+def _check(file: _File) -> None:
+    if (size := sum(len(token.content) for token in file.added_tokens)) > _MOST_ADDED_CHARACTERS:
+        raise ValueError(f"its added tokens have {size} characters; expected {_MOST_ADDED_CHARACTERS} at most")
+    for stage in (file.normalizer, file.decoder):
+        if stage is not None and stage.growth() > _MOST_GROWTH:
+            raise ValueError(f"its normalizer or decoder can make a text more than {_MOST_GROWTH} times as long")
+
+
+def _check_framing(tokenizer: Tokenizer) -> None:
+    if (added := tokenizer.num_special_tokens_to_add(is_pair=False)) > _MOST_FRAMING:
+        raise ValueError(f"it adds {added} tokens to each text; expected {_MOST_FRAMING} at most")
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """The JSON object of a file of settings. where: the file, for the error. Raises `FileError`."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # also for a lone surrogate
+        raise FileError(f"{where} is no JSON: {error}", "download it again") from error
+    if not isinstance(value, dict):
+        raise FileError(f"{where} holds {type(value).__name__}, a JSON object was expected", "download it again")
+    return value
+
+
+@contextlib.contextmanager
+def library_errors() -> Iterator[None]:
+    """Turn what the `tokenizers` library raises, a panic included, into `RequestError`."""
+    try:
+        yield
+    except TypeError as error:  # what it says of surrogates; the type itself is known here
+        raise RequestError(
+            "the text holds a surrogate (U+D800 to U+DFFF) without its pair, which is no character",
+            "leave it out, or send both halves",
+        ) from error
+    except BaseException as error:  # it raises nothing finer, and a panic is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise RequestError(f"the model's tokenizer fails on this text: {str(error)[:200]}", "send token ids") from error

@@ -17,8 +17,7 @@ from lmtool.core.errors import (
 )
 from lmtool.core.types import Constraint
 from lmtool.inference.guide.compiler import Cache, Deadlines, MatcherCompiler
-from lmtool.inference.guide.config import GuideConfig
-from lmtool.inference.guide.llguidance import CompiledConstraint, ConstraintBackend
+from lmtool.inference.guide.llguidance import CompiledConstraint, ConstraintBackend, GuideConfig
 from tests.inference.guide.following import EOS, TOKENIZER, VOCAB, compiled, mask_of
 
 YES_NO = constraint.choice(["yes", "no"])

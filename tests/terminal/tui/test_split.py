@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.inference.text.prompt_turns import PromptTurn, split_turns
+from lmtool.inference.text.prompts import PromptTurn, split_turns
 from lmtool.terminal.tui.documents.frame_summary import plain
 from lmtool.terminal.tui.documents.prompt_parts import prompt_parts
 from lmtool.terminal.tui.documents.split import LOWEST, NARROWEST, SplitDocument, grid

@@ -10,10 +10,14 @@ from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_update
 
 from lmtool.core.errors import LmtoolError
 from lmtool.core.logits_processors import Processors, processors_from
-from lmtool.inference.backends.vllm.extension import compile_constraint, engine_settings, guide_compiler
-from lmtool.inference.backends.vllm.row_state import BatchState, RowState
-from lmtool.inference.backends.vllm.shared_directory import KEY, STEP_SOCKET
-from lmtool.inference.backends.vllm.step_channel import StepSender
+from lmtool.inference.backends.vllm.engine_guides import (
+    BatchState,
+    RowState,
+    compile_constraint,
+    engine_settings,
+    guide_compiler,
+)
+from lmtool.inference.backends.vllm.shared_directory import KEY, STEP_SOCKET, StepSender
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,10 +1,11 @@
-"""`not`, `oneOf`, `if` and the dependencies, written with `anyOf` and `allOf`."""
+"""Combining keywords that llguidance lacks: `not`, `oneOf`, `if`, dependencies and `unevaluated...`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import chain, combinations
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.inference.guide.schema.disjointness import are_disjoint
 from lmtool.inference.guide.schema.document import (
     ALL_TYPES,
     Document,
@@ -17,9 +18,11 @@ from lmtool.inference.guide.schema.document import (
     schemas,
 )
 from lmtool.inference.guide.schema.negation import negation
+from lmtool.inference.guide.schema.satisfiability import are_disjoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
 
 Node: TypeAlias = dict[str, object]
 
@@ -95,13 +98,161 @@ def write_dependencies(node: Node, document: Document) -> list[Schema]:
         if not isinstance(dependencies, dict):
             raise UnsupportedError(keyword, "is no object")
         for name, value in dependencies.items():
-            dependent = _dependent(value, keyword)
+            if isinstance(value, list):
+                dependent: Schema = {"required": names(value, keyword)} if value else True
+            else:
+                dependent = named_schemas({keyword: value}, keyword)[keyword]
             ways: list[Schema] = [{"properties": {name: False}}, dependent]
             required.append(dependent if name in present and node.get("type") == "object" else any_of(ways))
     return required
 
 
-def _dependent(value: object, keyword: str) -> Schema:
-    if isinstance(value, list):
-        return {"required": names(value, keyword)} if value else True
-    return named_schemas({keyword: value}, keyword)[keyword]
+_MAX_WAYS = 32
+_MAX_DEPTH = 8
+_MAX_SUBSETS = 4
+"""Branches of an `anyOf` of which any number may match; of more than these, one is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One way in which an instance may match a schema, and what that evaluates of it (JSON Schema 2020-12, 11)."""
+
+    conditions: tuple[Schema, ...] = ()
+    """What else must hold for this way."""
+    names: tuple[str, ...] = ()
+    """Of properties, in the order of the schema, which is that of a generated object."""
+    patterns: tuple[str, ...] = ()
+    properties: bool = False
+    """Whether all properties are evaluated."""
+    prefix: int = 0
+    """Items at the start of an array."""
+    items: bool = False
+    """Whether all items are evaluated."""
+
+    def with_(self, other: Evaluated) -> Evaluated:
+        """Both ways at once."""
+        return Evaluated(
+            (*self.conditions, *other.conditions),
+            tuple(dict.fromkeys((*self.names, *other.names))),
+            tuple(dict.fromkeys((*self.patterns, *other.patterns))),
+            self.properties or other.properties,
+            max(self.prefix, other.prefix),
+            self.items or other.items,
+        )
+
+
+Ways: TypeAlias = "list[Evaluated]"
+
+
+def write_unevaluated(node: dict[str, object], document: Document) -> list[Schema]:
+    """Take the keywords out of a node; return what must hold beside it."""
+    properties, items = node.pop("unevaluatedProperties", True), node.pop("unevaluatedItems", True)
+    [properties, items] = schemas([properties, items], "unevaluatedProperties")
+    if properties in (True, {}) and items in (True, {}):
+        return []
+    ways = _ways(node, document)
+    written: list[Schema] = []
+    for way in ways:
+        closed: list[Schema] = [*way.conditions]
+        if not way.properties and properties not in (True, {}):
+            evaluated: dict[str, object] = {"properties": dict.fromkeys(way.names, True)}
+            if way.patterns:
+                evaluated["patternProperties"] = dict.fromkeys(way.patterns, True)
+            closed.append({**evaluated, "additionalProperties": properties})
+        if not way.items and items not in (True, {}):
+            closed.append({"prefixItems": [True] * way.prefix, "items": items} if way.prefix else {"items": items})
+        written.append(all_of(closed))
+    return [any_of(written)]
+
+
+def _ways(schema: Schema, document: Document, depth: int = 0) -> Ways:
+    """The ways to match a schema."""
+    document.count()
+    if isinstance(schema, bool):
+        return [Evaluated()]
+    if depth > _MAX_DEPTH:
+        raise UnsupportedError("unevaluatedProperties", f"looks through more than {_MAX_DEPTH} levels")
+    if schema.keys() & {"$dynamicRef", "$recursiveRef"}:
+        raise UnsupportedError("unevaluatedProperties", "beside a dynamic reference is not supported")
+    together: list[Ways] = [[_own(schema)]]
+    together += [_ways(part, document, depth + 1) for part in schemas(schema.get("allOf", []), "allOf")]
+    if "$ref" in schema:
+        together.append(_ways(document.resolve(schema["$ref"]), document, depth + 1))
+    together += [_any_of(schema, document, depth), _one_of(schema, document, depth), _if(schema, document, depth)]
+    together += _dependent(schema, document, depth)
+    return _product(together)
+
+
+def _own(schema: dict[str, object]) -> Evaluated:
+    if "contains" in schema and "items" not in schema:
+        raise UnsupportedError("unevaluatedItems", "beside 'contains' is not supported")
+    listed, rest = schema.get("prefixItems"), schema.get("items")
+    return Evaluated(
+        names=tuple(named_schemas(schema.get("properties", {}), "properties")),
+        patterns=tuple(named_schemas(schema.get("patternProperties", {}), "patternProperties")),
+        properties="additionalProperties" in schema or "unevaluatedProperties" in schema,
+        prefix=len(listed) if isinstance(listed, list) else 0,
+        items=rest is not None or "unevaluatedItems" in schema,
+    )
+
+
+def _any_of(schema: dict[str, object], document: Document, depth: int) -> Ways:
+    branches = schemas(schema.get("anyOf", []), "anyOf")
+    if not branches:
+        return [Evaluated()]
+    each = [_of_branch(branch, document, depth) for branch in branches]
+    if _evaluate_alike(chain.from_iterable(each)):
+        return [Evaluated()]
+    if len(branches) > _MAX_SUBSETS:
+        document.narrow("where 'anyOf' says which properties or items there may be, one branch at a time is used")
+        return [way for ways in each for way in ways]
+    subsets = chain.from_iterable(combinations(each, count) for count in range(1, len(each) + 1))
+    return [way for subset in subsets for way in _product(subset)]
+
+
+def _one_of(schema: dict[str, object], document: Document, depth: int) -> Ways:
+    branches = schemas(schema.get("oneOf", []), "oneOf")
+    each = [_of_branch(branch, document, depth) for branch in branches]
+    if not branches or _evaluate_alike(chain.from_iterable(each)):
+        return [Evaluated()]
+    return [way for ways in each for way in ways]
+
+
+def _of_branch(branch: Schema, document: Document, depth: int) -> Ways:
+    return [] if branch is False else _product([[Evaluated((branch,))], _ways(branch, document, depth + 1)])
+
+
+def _evaluate_alike(ways: Iterable[Evaluated]) -> bool:
+    """Whether the ways evaluate nothing, so that it does not matter which is taken."""
+    return all(way == Evaluated(way.conditions) for way in ways)
+
+
+def _if(schema: dict[str, object], document: Document, depth: int) -> Ways:
+    if "if" not in schema:
+        return [Evaluated()]
+    [condition, then, other] = schemas([schema["if"], schema.get("then", True), schema.get("else", True)], "if")
+    held = _product([_of_branch(condition, document, depth), _of_branch(then, document, depth)])
+    otherwise = _of_branch(other, document, depth)
+    if _evaluate_alike([*held, *otherwise]):
+        return [Evaluated()]
+    without: Ways = [Evaluated((way,)) for way in negation(condition, {}, document)]
+    return [*held, *_product([without, otherwise])]
+
+
+def _dependent(schema: dict[str, object], document: Document, depth: int) -> list[Ways]:
+    found: list[Ways] = []
+    for name, value in named_schemas(schema.get("dependentSchemas", {}), "dependentSchemas").items():
+        present: Schema = {"type": "object", "required": [name]}
+        ways = _product([[Evaluated((present,))], _of_branch(value, document, depth)])
+        found.append([*ways, Evaluated(({"properties": {name: False}},))])
+    return found
+
+
+def _product(together: Sequence[Ways]) -> Ways:
+    """All that match one way of each list. Raises `UnsupportedError` for too many."""
+    ways: Ways = [Evaluated()]
+    for each in together:
+        ways = [way.with_(other) for way in ways for other in each]
+        if len(ways) > _MAX_WAYS:
+            raise UnsupportedError("unevaluatedProperties", f"has more than {_MAX_WAYS} ways to be held")
+    return ways

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lmtool.inference.guide.dialects import MARKS, Reading
-from lmtool.inference.guide.schema_walk import DATA, NAMED, changed
+from lmtool.inference.guide.dialects import DATA, MAPS, MARKS, Reading, map_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +63,7 @@ def closed(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
     What it allows, the given one allows, too; a model is not led to make up arguments. A schema with keywords that look
     at an object from several sides stays as it is: closed, its parts might exclude each other.
     """
-    return schema if _has(schema, _SEVERAL_SIDES) else changed(schema, _closed)
+    return schema if _has(schema, _SEVERAL_SIDES) else map_schemas(schema, _closed)
 
 
 def _closed(node: dict[str, Any]) -> dict[str, Any]:
@@ -119,6 +118,6 @@ def _moved_value(keyword: str, value: Any, to: str) -> Any:  # noqa: ANN401  # a
         return value
     if keyword == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
         return to + value[1:]
-    if keyword in NAMED and isinstance(value, dict):
+    if keyword in MAPS and isinstance(value, dict):
         return {name: moved(part, to) for name, part in value.items()}
     return moved(value, to)

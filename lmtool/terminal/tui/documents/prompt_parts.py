@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.inference.text.prompt_turns import split_turns
+from lmtool.inference.text.prompts import split_turns
 
 if TYPE_CHECKING:
-    from lmtool.inference.text.prompt_turns import PromptTurn
+    from lmtool.inference.text.prompts import PromptTurn
     from lmtool.terminal.tui.state import State
     from lmtool.terminal.tui.streams import Stream
 

@@ -1,26 +1,33 @@
-r"""Regular expressions by which the library allows what ECMA-262 says, and nothing else.
-
-To ECMA-262 (22.2, with the flag `u`), `\d` and `\w` are ASCII, `\s` is its own white space, `.` is no line terminator,
-and in a class, `[`, `&&`, `~~` and `--` are characters: the library reads all of these in another way. And in JSON, a
-set with all control characters, or all but the line feed, lets the library take every escape, also those of a quote and
-of a backslash that the set does not have (derivre 0.3, `json_quote`); without one control character it looks at each.
-"""
+"""Regular expressions: ECMA-262 patterns as llguidance needs them, and what a pattern matches."""
 
 from __future__ import annotations
 
 import json
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from lmtool.inference.guide.byte_tokenizer import byte_tokenizer
-from lmtool.inference.guide.regex_parts import PARTS
-from lmtool.inference.guide.schema_walk import changed
+from lmtool.inference.guide.dialects import map_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@cache
+def byte_tokenizer() -> LLTokenizer:
+    """One for all, because making it takes longer than compiling a small pattern. Token ids are bytes."""
+    return LLTokenizer("byte")
+
+
+PARTS = re.compile(
+    r"\\(?:[pPxu]\{[^{}]*\}|[pP].|x[0-9A-Fa-f]{2}|u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|"
+    r"u[0-9A-Fa-f]{4}|c[A-Za-z]|.)|\[\^?\]?(?:\\.|[^\]\\])*\]|.",
+    re.DOTALL,
+)
+"""An escape, a class, or a character. A class ends where ECMA-262 (section 22.2.1) ends it: it has none inside."""
+
 
 _QUOTED = frozenset('"\\')
 _CONTROLS = frozenset(map(chr, range(32))) - {"\n"}
@@ -117,7 +124,7 @@ def _members(part: str) -> frozenset[str]:
 
 def exact_patterns(schema: Any) -> Any:  # noqa: ANN401  # any JSON
     """A document with such patterns; the same object where there is nothing to change."""
-    return changed(schema, _exact_node)
+    return map_schemas(schema, _exact_node)
 
 
 def _exact_node(node: dict[str, Any]) -> dict[str, Any]:
@@ -127,3 +134,45 @@ def _exact_node(node: dict[str, Any]) -> dict[str, Any]:
     if isinstance(patterns, dict) and any(exact_pattern(name) != name for name in patterns):
         node = {**node, "patternProperties": {exact_pattern(name): part for name, part in patterns.items()}}
     return node
+
+
+class PatternError(ValueError):
+    """A pattern, or a text for it, that the library cannot take."""
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a text, without backtracking. Raises `PatternError`."""
+    matcher = string_matcher(pattern).deep_copy()
+    try:
+        written = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which the library takes so only
+        data = written.encode()
+    except UnicodeEncodeError:
+        raise PatternError("half a surrogate pair is no character that a pattern could match") from None
+    tokens = list(data)
+    matched = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+    if not matched and "satisfy" not in (problem := matcher.get_error()) and problem:
+        raise PatternError(f"{pattern!r}: {problem.splitlines()[0]}")
+    return matched
+
+
+@lru_cache(maxsize=64)
+def string_matcher(pattern: str) -> LLMatcher:
+    """A matcher, by bytes, of the JSON strings in which a pattern is found; shared by threads, so only copies move."""
+    schema = json.dumps({"type": "string", "pattern": exact_pattern(pattern)})
+    grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    if matcher.is_error():
+        raise PatternError(f"the pattern {pattern!r} is not supported")
+    return matcher
+
+
+@lru_cache(maxsize=1024)
+def exclude_each_other(one: str, other: str) -> bool:
+    """Whether it is certain that no text matches both patterns."""
+    if one == other:
+        return False
+    # The library wants this of the patterns of one object.
+    schema = json.dumps({"type": "object", "patternProperties": {exact_pattern(one): True, exact_pattern(other): True}})
+    grammar = LLMatcher.grammar_from_json_schema(schema)
+    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    return not matcher.is_error()

@@ -1,10 +1,11 @@
-"""The ids that a prompt begins with whatever follows it: what can be computed before the rest is known."""
+"""Prompts: the token ids that a growing prompt certainly starts with, and the turns of a rendered prompt."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lmtool.core.errors import RequestError
 from lmtool.core.types import ChatMessage, ChatPrompt, MixedPrompt
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from lmtool.core.interfaces import Tokenizer
     from lmtool.core.types import Prompt
+
 
 _NEXT = ("a", " a", "1", "\n")
 """Ways in which a text may go on: what a tokenizer makes of its end differs between them."""
@@ -81,3 +83,37 @@ def _longer(text: str) -> list[str]:
 def _common(first: list[int], other: list[int]) -> list[int]:
     pairs = zip(first, other, strict=False)
     return [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+
+_ROLES = r"system|user|assistant|tool|developer|model|function|ipython"
+_SPECIAL = "\x00[^\x00]*\x00"
+"""A special token in a prompt of ids: its name between NULs, which no text of a prompt has."""
+_TURN = re.compile(
+    rf"(?:{_SPECIAL}|<\|im_start\|>|<\|start_header_id\|>|<\|header_start\|>|<start_of_turn>|<\|start\|>)"
+    rf"(?P<role>{_ROLES})(?:{_SPECIAL}|<\|end_header_id\|>|<\|header_end\|>|<\|message\|>|<\|im_sep\|>)?(?:\n\n?|$)"
+    rf"|<\|(?P<tag>{_ROLES})\|>\n?"
+)
+"""How the common templates begin a turn."""
+_ENDS = re.compile(rf"\s*(?:{_SPECIAL}|<\|im_end\|>|<\|eot_id\|>|<\|eot\|>|<end_of_turn>|<\|end\|>|</s>)?\s*$")
+"""How they end one."""
+
+
+class PromptTurn(NamedTuple):
+    """A turn, or what stands before the first."""
+
+    role: str
+    """Empty where no template made turns of the prompt."""
+    text: str
+
+
+def split_turns(text: str) -> list[PromptTurn]:
+    """Turns of a prompt's text, special tokens between NULs; none for no text."""
+    parts: list[PromptTurn] = []
+    role, place = "", 0
+    for match in _TURN.finditer(text):
+        before = _ENDS.sub("", text[place : match.start()])
+        if before or role:
+            parts.append(PromptTurn(role, before.replace("\x00", "")))
+        role, place = match["role"] or match["tag"], match.end()
+    rest = text[place:].replace("\x00", "")
+    return [*parts, PromptTurn(role, rest)] if rest or role else parts
