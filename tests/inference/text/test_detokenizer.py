@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-import pytest
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from lmtool.inference.text.detokenizer import pieces, spelling
 import json
 from itertools import groupby
 from pathlib import Path
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
 from lmtool.core.types import TokenizerInfo
-from lmtool.inference.text.detokenizer import WindowDetokenizer
+from lmtool.inference.text.detokenizer import WindowDetokenizer, pieces, spelling
 from lmtool.inference.text.tokenizer import TextTokenizer, load_tokenizer
 
-
-STORIES = Path(__file__).parent.parent.parent / "data/stories260K/tokenizer.json"
+STORIES = load_tokenizer(str(Path(__file__).parent.parent.parent / "data/stories260K"))
+STORIES_LIBRARY = Tokenizer.from_file(str(Path(__file__).parent.parent.parent / "data/stories260K/tokenizer.json"))
 
 
 def words(decoder: object, *names: str) -> Tokenizer:
@@ -38,7 +36,7 @@ def test_byte_level_alphabet_is_the_librarys() -> None:
 
 def test_byte_fallback() -> None:
     """Byte tokens are bytes, others text with blanks, special ids nothing; one leading blank is dropped."""
-    table = pieces(Tokenizer.from_file(str(STORIES)), special={0, 1, 2})
+    table = pieces(STORIES_LIBRARY, special={0, 1, 2})
     assert table is not None
     assert (table[1], table[3 + 0xF0], table[407], table.lead) == ("", b"\xf0", " upon", 1)
 
@@ -46,11 +44,11 @@ def test_byte_fallback() -> None:
 @pytest.mark.parametrize("token_id", [-1, 512, 2**32, 2**70])
 def test_unknown_ids(token_id: int) -> None:
     """Ids outside the vocabulary add nothing and are not kept."""
-    table = pieces(Tokenizer.from_file(str(STORIES)), special=())
+    table = pieces(STORIES_LIBRARY, special=())
     assert table is not None
     assert table[token_id] == ""
     assert not table
-    assert spelling(Tokenizer.from_file(str(STORIES)), token_id) is None
+    assert spelling(STORIES_LIBRARY, token_id) is None
 
 
 @pytest.mark.parametrize(
@@ -75,8 +73,6 @@ def test_other_decoders_have_no_table(decoder: object) -> None:
     assert pieces(tokenizer, special=()) is None
 
 
-STORIES = load_tokenizer(str(Path(__file__).parent.parent.parent / "data/stories260K"))
-STORIES_LIBRARY = Tokenizer.from_file(str(Path(__file__).parent.parent.parent / "data/stories260K/tokenizer.json"))
 BYTE_ZERO = 3
 """In stories260K, byte b has id 3 + b."""
 STORY_IDS = st.lists(st.one_of(st.integers(0, 511), st.integers(BYTE_ZERO, BYTE_ZERO + 255)), max_size=24)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lmtool.core.errors import RequestError
 from lmtool.core.types import ChatMessage, ChatPrompt, MixedPrompt
 from lmtool.inference.text.prompts import beginning_ids

@@ -7,31 +7,25 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
+
 from lmtool.core.errors import ContextOverflowError, FileError, RequestError
 from lmtool.core.prompt_limits import PromptLimits
 from lmtool.core.types import ChatMessage, ChatPrompt, MixedPrompt, TokenizerInfo
 from lmtool.inference.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.inference.tiny.path import MODEL_DIR
-from tests.inference.text.conftest import train_byte_level
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-import pytest
-from lmtool.core.errors import FileError, RequestError
-from lmtool.inference.text.tokenizer import load_tokenizer
 from tests.conftest import STORIES
+from tests.inference.text.conftest import train_byte_level
 
-
-STORIES = Path(__file__).parent.parent.parent / "data/stories260K"
 EXTRA = json.loads((STORIES / "reference_extra.json").read_text())
 CHATML = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-import pytest
-from lmtool.core.types import ChatMessage, ChatPrompt, Prompt, ToolCall
-from lmtool.inference.text import workers
-from lmtool.inference.text.workers import prompt_size, run_in_worker
-from lmtool.net.subprocesses.resources import NICENESS
 import asyncio
 import json
+import os
 import shutil
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
+
 from lmtool.core.errors import RequestError
 from lmtool.core.interfaces import tokenizer_of
 from lmtool.core.streams import stream
-from lmtool.core.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
+from lmtool.core.types import ChatMessage, ChatPrompt, GenerateRequest, Prompt, SamplingParams, ToolCall
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.text import workers
 from lmtool.inference.text.chat_template import ChatTemplate
+from lmtool.inference.text.workers import prompt_size, run_in_worker
+from lmtool.net.subprocesses.resources import NICENESS
 from lmtool.serving.composition import Loader, models_of
 from lmtool.serving.config import ModelsConfig, ServiceConfig
 from tests.conftest import STORIES

@@ -1,4 +1,4 @@
-"""Constraints inside vLLM's engine: compiled by the engine_guides, applied to rows of a batch by the processor."""
+"""Constraints inside vLLM's engine: compiled by the extension, applied to rows of a batch by the processor."""
 
 from __future__ import annotations
 

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from lmtool.core import constraint
 from lmtool.core.errors import RequestError
+from lmtool.core.reasoning import ThoughtMarks
 from lmtool.core.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.inference.backends.registry import option_value
 from lmtool.inference.backends.vllm.model import (
+    MARKS,
     MAX_BIASED,
     PositionLogprobs,
+    constraint_json,
     generated_logprobs,
     needs_processor,
-    option_value,
     processor_arguments,
     sampling_arguments,
     scored_logprobs,
     scoring_arguments,
 )
 from lmtool.inference.backends.vllm.shared_directory import StepReport
-import json
-import msgspec
-from lmtool.core import constraint
-from lmtool.core.reasoning import ThoughtMarks
-from lmtool.core.types import GenerateRequest
-from lmtool.inference.backends.vllm.model import MARKS, constraint_json, needs_processor
 
 
 def request_with(**params: object) -> GenerateRequest:

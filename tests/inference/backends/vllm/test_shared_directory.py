@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-import pytest
-from lmtool.core.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ServerError
-from lmtool.inference.backends.vllm.shared_directory import (
-    StepReceiver,
-    StepReport,
-    StepSender,
-    error_from,
-    error_parts,
-)
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
+import pytest
+
+from lmtool.core.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ServerError
 from lmtool.core.types import ModelInfo
 from lmtool.inference.backends.vllm.shared_directory import (
     KEY,
     STEP_SOCKET,
     EngineSettings,
     SharedDirectory,
+    StepReceiver,
     StepReport,
     StepSender,
+    error_from,
+    error_parts,
 )
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-import psutil
-import pytest
 from tests.conftest import PATIENCE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.serving import worker
+from lmtool.serving import vllm_worker as worker
 
 PROGRAM = f"""
 import os, runpy, subprocess, sys
