@@ -1,4 +1,11 @@
-"""Regular expressions: ECMA-262 patterns as llguidance needs them, and what a pattern matches."""
+r"""Regular expressions: ECMA-262 patterns as llguidance needs them, and what a pattern matches.
+
+In ECMA-262 (22.2, with the flag `u`), `\d` and `\w` are ASCII, `\s` is its own set of white space, `.` excludes line
+terminators, and `[`, `&&`, `~~` and `--` in a class are plain characters; the library reads all of these differently.
+In a JSON string, a set with all control characters, or all but the line feed, makes the library accept every escape,
+including those of a quote and of a backslash that are not in the set (derivre 0.3, `json_quote`); without one of the
+control characters it tests each escape.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 
 @cache
 def byte_tokenizer() -> LLTokenizer:
-    """One for all, because making it takes longer than compiling a small pattern. Token ids are bytes."""
+    """Shared tokenizer whose token ids are bytes; creating it takes longer than compiling a small pattern."""
     return LLTokenizer("byte")
 
 
@@ -26,30 +33,30 @@ PARTS = re.compile(
     r"u[0-9A-Fa-f]{4}|c[A-Za-z]|.)|\[\^?\]?(?:\\.|[^\]\\])*\]|.",
     re.DOTALL,
 )
-"""An escape, a class, or a character. A class ends where ECMA-262 (section 22.2.1) ends it: it has none inside."""
+"""One escape, class or character. A class ends where ECMA-262 (section 22.2.1) ends it: classes do not nest."""
 
 
 _QUOTED = frozenset('"\\')
 _CONTROLS = frozenset(map(chr, range(32))) - {"\n"}
 _MAYBE_CONTROLS = re.compile(r"\[\^|\[.*\\[DPSWpsux0]|\[.*[\0-\x1f]|\\[PSpsux]|[\0-\x1f]", re.DOTALL)
-"""Parts that may have a control character."""
+"""Parts that may match a control character."""
 _SETS = {
     "d": "0-9",
     "w": "0-9A-Za-z_",
     "s": r"\t-\r\x20\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}",
 }
-"""What the escapes of these letters are (ECMA-262, 22.2.2.9, 12.2 and 12.3)."""
+"""Characters of the escapes with these letters (ECMA-262, 22.2.2.9, 12.2 and 12.3)."""
 _NO_LINE_END = r"[^\n\r\x{2028}\x{2029}]"
 _ANYTHING = frozenset({r"[\s\S]", r"[\S\s]", r"[\d\D]", r"[\D\d]", r"[\w\W]", r"[\W\w]"})
-"""Classes of all characters, whatever the library takes the escapes for."""
+"""Classes of all characters under either reading of the escapes."""
 _IN_CLASS = re.compile(rf"-+(?=\\[dDwWsS])|(?=\\)(?:{PARTS.pattern})|(?<=.)--|--|[\[&~]", re.DOTALL)
 _PIECE = re.compile(rf"\(\?(?P<on>[a-zA-Z]*)(?:-(?P<off>[a-zA-Z]+))?(?P<end>[:)])|{PARTS.pattern}", re.DOTALL)
-"""A part, or the start of a group with its flags."""
+"""A part, or the start of a group with flags."""
 
 
 @lru_cache(maxsize=1024)
 def exact_pattern(pattern: str) -> str:
-    """The pattern of a JSON string, without the character U+0000 where it would let a quote or a backslash through."""
+    """Pattern for a JSON string, without U+0000 where that character would let a quote or a backslash through."""
     parts = list(_ecma_parts(pattern))
     sets = [_members(part) if _MAYBE_CONTROLS.match(part) else frozenset() for part in parts]
     # All together, because the library makes one set of alternatives.
@@ -60,12 +67,12 @@ def exact_pattern(pattern: str) -> str:
 
 
 def ecma_pattern(pattern: str, *, dot_all: bool = False) -> str:
-    """A regular expression for the library that means what ECMA-262 says. dot_all: whether it has the flag `s`."""
+    """Regular expression for the library with the meaning of ECMA-262. dot_all: the flag `s` is set."""
     return "".join(_ecma_parts(pattern, dot_all=dot_all))
 
 
 def _ecma_parts(pattern: str, *, dot_all: bool = False) -> Iterator[str]:
-    dots = [dot_all]  # of each group that is open, whether a dot is any character
+    dots = [dot_all]  # per open group: a dot matches any character
     for found in _PIECE.finditer(pattern):
         part = found[0]
         if found["end"] is not None:
@@ -79,7 +86,7 @@ def _ecma_parts(pattern: str, *, dot_all: bool = False) -> Iterator[str]:
 
 
 def _as_ecma(part: str) -> str:
-    """A class or an escape as the library writes it; other parts as they are."""
+    """Translate a class or an escape; other parts are unchanged."""
     if part.startswith("\\"):
         return _escape(part)
     if not part.startswith("[") or part == "[" or part in _ANYTHING:
@@ -89,7 +96,7 @@ def _as_ecma(part: str) -> str:
 
 
 def _in_class(text: str, *, first: bool) -> str:
-    """Escapes, and operators of the library with a backslash; of two hyphens the one that is no sign of a range."""
+    """Translate one escape or operator inside a class; of two hyphens, escape the one that is not a range sign."""
     if text == "\\b":
         return r"\x08"
     if text.startswith("\\"):
@@ -100,7 +107,7 @@ def _in_class(text: str, *, first: bool) -> str:
 
 
 def _escape(part: str) -> str:
-    r"""A backslash and what follows it, such as `\d`, `\cJ`, `\0` or a pair of surrogates."""
+    r"""Translate an escape such as `\d`, `\cJ`, `\0` or a pair of surrogates."""
     letter, rest = part[1:2], part[2:]
     if letter.lower() in _SETS:
         return f"[{'^' * letter.isupper()}{_SETS[letter.lower()]}]"
@@ -113,7 +120,7 @@ def _escape(part: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _members(part: str) -> frozenset[str]:
-    """Which of the characters in question a part matches, by the library's own reading; none if it cannot read it."""
+    """Control characters and quotes that a part matches in the library's reading; empty if it cannot read the part."""
     limits = LLParserLimits(verbose_errors=False)
     matcher = LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_regex(part), log_level=0, limits=limits)
     if matcher.is_error():
@@ -123,7 +130,7 @@ def _members(part: str) -> frozenset[str]:
 
 
 def exact_patterns(schema: Any) -> Any:  # noqa: ANN401  # any JSON
-    """A document with such patterns; the same object where there is nothing to change."""
+    """Apply `exact_pattern` to every pattern of a schema; returns the same object if nothing changes."""
     return map_schemas(schema, _exact_node)
 
 
@@ -137,17 +144,17 @@ def _exact_node(node: dict[str, Any]) -> dict[str, Any]:
 
 
 class PatternError(ValueError):
-    """A pattern, or a text for it, that the library cannot take."""
+    """A pattern or a text that the library cannot handle."""
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a pattern is found in a text, without backtracking. Raises `PatternError`."""
+    """True if a pattern is found in a text, without backtracking. Raises `PatternError`."""
     matcher = string_matcher(pattern).deep_copy()
     try:
-        written = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which the library takes so only
+        written = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # the only spelling it accepts
         data = written.encode()
     except UnicodeEncodeError:
-        raise PatternError("half a surrogate pair is no character that a pattern could match") from None
+        raise PatternError("a lone surrogate is not a character that a pattern could match") from None
     tokens = list(data)
     matched = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
     if not matched and "satisfy" not in (problem := matcher.get_error()) and problem:
@@ -157,7 +164,7 @@ def matches(pattern: str, text: str) -> bool:
 
 @lru_cache(maxsize=64)
 def string_matcher(pattern: str) -> LLMatcher:
-    """A matcher, by bytes, of the JSON strings in which a pattern is found; shared by threads, so only copies move."""
+    """Byte matcher of the JSON strings in which a pattern is found; shared by threads, so advance only copies."""
     schema = json.dumps({"type": "string", "pattern": exact_pattern(pattern)})
     grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
     matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
@@ -168,10 +175,10 @@ def string_matcher(pattern: str) -> LLMatcher:
 
 @lru_cache(maxsize=1024)
 def exclude_each_other(one: str, other: str) -> bool:
-    """Whether it is certain that no text matches both patterns."""
+    """True if no text can match both patterns; False if that is unknown."""
     if one == other:
         return False
-    # The library wants this of the patterns of one object.
+    # The library refuses an object whose patterns can match the same name.
     schema = json.dumps({"type": "object", "patternProperties": {exact_pattern(one): True, exact_pattern(other): True}})
     grammar = LLMatcher.grammar_from_json_schema(schema)
     matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))

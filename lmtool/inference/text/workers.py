@@ -1,4 +1,9 @@
-"""Worker threads that tokenize long texts, and worker processes that render chat templates within limits."""
+"""Worker threads that tokenize long texts, and worker processes that render chat templates within limits.
+
+Threads keep long texts from delaying other streams. Jinja's sandbox isolates a template from Python, but not from
+endless loops and huge values: every template except the included model's runs in a process with limited time and
+memory.
+"""
 
 from __future__ import annotations
 

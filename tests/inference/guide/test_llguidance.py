@@ -94,7 +94,7 @@ def test_what_is_long_is_written_by_a_helper(monkeypatch):
     assert accepts(backend, backend.compile(many), "word 0")
     backend.close()
     hasty = ConstraintBackend(TOKENIZER, VOCAB, EOS, GuideConfig(deadline=0.0))
-    with pytest.raises(ConstraintTooComplexError, match="writing the constraint"):
+    with pytest.raises(ConstraintTooComplexError, match="converting the constraint"):
         hasty.compile(many)
     hasty.close()
 

@@ -1,4 +1,13 @@
-"""What a worker shares with the processes of vLLM's engine: settings, step reports, the log and a liveness socket."""
+"""What a worker shares with the processes of vLLM's engine: settings, step reports, the log and a liveness socket.
+
+Step reports carry the logprob corrections and errors of constrained streams. vLLM itself can send neither: its logprobs
+precede every logits processor, and a processor that fails ends the whole engine. So the engine's process writes to a
+local socket of the worker, always before the token in question.
+
+The liveness socket ends the engine's processes when their worker dies, and the worker when its server dies, however
+that happens. Nothing is sent: the kernel closes the sockets and pipes of a dead process, and a thread at the other end
+waits for that. It needs no signals, no parent process and no help from vLLM.
+"""
 
 from __future__ import annotations
 

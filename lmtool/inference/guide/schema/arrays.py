@@ -34,9 +34,9 @@ _PLACES = 4
 
 
 def write_unique_items(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take `uniqueItems` out of a node: all arrays that can be, where items have few values.
+    """Remove `uniqueItems` from a node; list all possible arrays if the items have few values.
 
-    Strings that are more are kept apart while they are written.
+    Arrays of other strings are kept unique while they are generated.
     """
     if node.pop("uniqueItems") is not True or not may_be(node, "array") or _count(node, "maxItems", 2) <= 1:
         return []
@@ -61,7 +61,7 @@ def write_unique_items(node: dict[str, object], document: Document) -> list[Sche
 
 
 def _few_values(items: Schema, document: Document) -> list[object] | None:
-    """The values that items have; None where they are any strings. Raises `UnsupportedError` for others."""
+    """Values of the items; None if they are arbitrary strings. Raises `UnsupportedError` for others."""
     document.count()
     if isinstance(items, dict):
         if (values := allowed_values(items, document)) is not None:
@@ -74,7 +74,7 @@ def _few_values(items: Schema, document: Document) -> list[object] | None:
 
 
 def write_contains(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take `contains` out of a node: the items stand at some of the first places."""
+    """Remove `contains` from a node: the matching items come at some of the first positions."""
     [contained] = schemas([node.pop("contains")], "contains")
     least, most = node.pop("minContains", 1), node.pop("maxContains", None)
     if isinstance(least, bool) or not isinstance(least, int) or not isinstance(most, int | None):
@@ -124,9 +124,9 @@ _WITHIN = (
 
 
 def check_repeats(schema: Schema, document: Document) -> None:
-    """Raise `UnsupportedError` where strings are kept unique, and another array may need one twice.
+    """Raise `UnsupportedError` if strings are kept unique and another array may need one twice.
 
-    Remembers in the document where others merely could have had one twice. schema: the document, rewritten.
+    Records in the document if other arrays lose repeated strings. schema: the rewritten document.
     """
     if not document.unique_items:
         return
@@ -155,7 +155,7 @@ def _nodes(schema: Schema, document: Document) -> Iterator[dict[str, object]]:
 
 
 def _repeats(value: object) -> bool:
-    """Whether an array in a value has a string twice."""
+    """True if an array in a value has a string twice."""
     if isinstance(value, dict):
         return any(map(_repeats, value.values()))
     if not isinstance(value, list):
@@ -165,7 +165,7 @@ def _repeats(value: object) -> bool:
 
 
 def _limited(node: Mapping[str, object], document: Document) -> bool:
-    """Whether a node's items may be strings, and only some."""
+    """True if a node restricts its string items to certain strings."""
     items = [document.target(schema) for schema in subschemas(node, "items", "prefixItems")]
     strings = [one for one in items if isinstance(one, dict) and may_be(one, "string")]
     return any(significant(one) - {"type", "minLength"} for one in strings)

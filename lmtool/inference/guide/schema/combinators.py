@@ -28,13 +28,13 @@ Node: TypeAlias = dict[str, object]
 
 
 def write_not(node: Node, document: Document) -> list[Schema]:
-    """Take `not` out of a node; return what must hold beside it."""
+    """Remove `not` from a node; return the schemas that replace it."""
     [inner] = schemas([node.pop("not")], "not")
     return [any_of(negation(inner, node, document))]
 
 
 def write_one_of(node: Node, document: Document) -> list[Schema]:
-    """Take `oneOf` out of a node: any of its branches, each without the others that it may meet."""
+    """Replace `oneOf`: any of its branches, each excluding the branches that it may overlap."""
     branches = schemas(node.pop("oneOf"), "oneOf")
     contexts = [_context(node, document.target(branch)) for branch in branches]
     beside: Schema = {name: value for name, value in node.items() if name in _BESIDE} or True
@@ -58,14 +58,14 @@ def write_one_of(node: Node, document: Document) -> list[Schema]:
 def _objects_differ(
     branches: Sequence[Schema], meeting: Mapping[int, Sequence[int]], beside: Schema, document: Document
 ) -> bool:
-    """Whether branches that may meet exclude each other as far as objects are concerned."""
+    """True if overlapping branches exclude each other for objects."""
     objects: Schema = {**(beside if isinstance(beside, dict) else {}), "type": "object"}
     pairs = ((at, other) for at, others in meeting.items() for other in others if other > at)
     return any(are_disjoint(branches[at], branches[other], document, objects) for at, other in pairs)
 
 
 def _context(node: Node, branch: Schema) -> Schema:
-    """Return what is known of an instance that matches a node and one of its branches: its type, names, closedness."""
+    """Return what is known of an instance of a node and one of its branches: type, names, closedness."""
     if isinstance(branch, bool):
         return {name: value for name, value in node.items() if name in _TELLING} or True
     known = {name: value for name, value in {**node, **branch}.items() if name in _TELLING}
@@ -79,7 +79,7 @@ _BESIDE = _TELLING | {"required", "maxProperties", "$ref", "allOf"}
 
 
 def write_if(node: Node, document: Document) -> list[Schema]:
-    """Take `if`, `then` and `else` out of a node: either the one and the second, or not the one and the third."""
+    """Replace `if`, `then` and `else`: either `if` and `then` hold, or `else` without `if`."""
     condition, then, other = (node.pop(keyword, True) for keyword in ("if", "then", "else"))
     [condition, then, other] = schemas([condition, then, other], "if")
     if then in (True, {}) and other in (True, {}):
@@ -89,7 +89,7 @@ def write_if(node: Node, document: Document) -> list[Schema]:
 
 
 def write_dependencies(node: Node, document: Document) -> list[Schema]:
-    """Take the dependencies out of a node: either the property is absent, or what depends on it holds."""
+    """Replace dependencies: either the property is absent, or its dependent schema holds."""
     document.count()
     required: list[Schema] = []
     present = set(names(node.get("required", []), "required"))
@@ -110,27 +110,27 @@ def write_dependencies(node: Node, document: Document) -> list[Schema]:
 _MAX_WAYS = 32
 _MAX_DEPTH = 8
 _MAX_SUBSETS = 4
-"""Branches of an `anyOf` of which any number may match; of more than these, one is used."""
+"""Largest `anyOf` whose branches may match in any combination; of a larger one, one branch is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """One way in which an instance may match a schema, and what that evaluates of it (JSON Schema 2020-12, 11)."""
+    """One way to match a schema, and what it evaluates of the instance (JSON Schema 2020-12, 11)."""
 
     conditions: tuple[Schema, ...] = ()
-    """What else must hold for this way."""
+    """Schemas that must hold in addition."""
     names: tuple[str, ...] = ()
-    """Of properties, in the order of the schema, which is that of a generated object."""
+    """Evaluated property names in schema order, which is the order of generated objects."""
     patterns: tuple[str, ...] = ()
     properties: bool = False
-    """Whether all properties are evaluated."""
+    """All properties are evaluated."""
     prefix: int = 0
-    """Items at the start of an array."""
+    """Number of evaluated items at the start of an array."""
     items: bool = False
-    """Whether all items are evaluated."""
+    """All items are evaluated."""
 
     def with_(self, other: Evaluated) -> Evaluated:
-        """Both ways at once."""
+        """Combine with another way."""
         return Evaluated(
             (*self.conditions, *other.conditions),
             tuple(dict.fromkeys((*self.names, *other.names))),
@@ -145,7 +145,7 @@ Ways: TypeAlias = "list[Evaluated]"
 
 
 def write_unevaluated(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take the keywords out of a node; return what must hold beside it."""
+    """Remove the `unevaluated...` keywords from a node; return the schemas that replace them."""
     properties, items = node.pop("unevaluatedProperties", True), node.pop("unevaluatedItems", True)
     [properties, items] = schemas([properties, items], "unevaluatedProperties")
     if properties in (True, {}) and items in (True, {}):
@@ -166,7 +166,7 @@ def write_unevaluated(node: dict[str, object], document: Document) -> list[Schem
 
 
 def _ways(schema: Schema, document: Document, depth: int = 0) -> Ways:
-    """The ways to match a schema."""
+    """Alternative ways to match a schema."""
     document.count()
     if isinstance(schema, bool):
         return [Evaluated()]
@@ -223,7 +223,7 @@ def _of_branch(branch: Schema, document: Document, depth: int) -> Ways:
 
 
 def _evaluate_alike(ways: Iterable[Evaluated]) -> bool:
-    """Whether the ways evaluate nothing, so that it does not matter which is taken."""
+    """True if the ways evaluate nothing, so that the choice does not matter."""
     return all(way == Evaluated(way.conditions) for way in ways)
 
 
@@ -249,7 +249,7 @@ def _dependent(schema: dict[str, object], document: Document, depth: int) -> lis
 
 
 def _product(together: Sequence[Ways]) -> Ways:
-    """All that match one way of each list. Raises `UnsupportedError` for too many."""
+    """Combine one way of each list. Raises `UnsupportedError` for too many."""
     ways: Ways = [Evaluated()]
     for each in together:
         ways = [way.with_(other) for way in ways for other in each]

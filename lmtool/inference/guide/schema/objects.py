@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 _MAX_CHOICES = 60
 _MOST_OPTIONAL = 4
-"""Optional properties beside others that are counted with them: each may be there or not."""
+"""Most optional properties that are counted together with unlisted ones: all subsets are enumerated."""
 
 
 def write_property_names(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take `propertyNames` out of a node: only properties of such names, whatever they hold."""
+    """Replace `propertyNames`: allow only properties whose names match."""
     [allowed] = schemas([node.pop("propertyNames")], "propertyNames")
     allowed = document.target(allowed)
     if allowed is False:
@@ -58,7 +58,7 @@ def write_property_names(node: dict[str, object], document: Document) -> list[Sc
 
 
 def _if_matched(pattern: str, name: str, schema: Schema) -> Schema:
-    """The schema of a property whose name must match, which is none where it does not."""
+    """Schema of a property if its name matches, else false."""
     try:
         return schema if matches(pattern, name) else False
     except PatternError as problem:
@@ -66,7 +66,7 @@ def _if_matched(pattern: str, name: str, schema: Schema) -> Schema:
 
 
 def names_pattern(allowed: dict[str, object]) -> str | list[str]:
-    """Return the pattern of the names that a schema allows, or all of them. Raises `UnsupportedError`."""
+    """Return the pattern, or the list, of names that a schema allows. Raises `UnsupportedError`."""
     keywords = significant(allowed) - {"type"}
     if keywords in ({"enum"}, {"const"}):
         return [value for value in listed_values(allowed) or () if isinstance(value, str)]
@@ -88,7 +88,7 @@ def _allow_only(node: dict[str, object], allowed: list[str]) -> list[Schema]:
 
 
 def write_property_counts(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take `minProperties` and `maxProperties` out of a node where only some properties are required."""
+    """Replace `minProperties` and `maxProperties` if only some properties are required."""
     if has_too_few_names(node):
         document.impossible(f"'minProperties' is {node['minProperties']}, and there are not as many names")
         return [False]
@@ -114,7 +114,7 @@ def write_property_counts(node: dict[str, object], document: Document) -> list[S
 
 
 def _beside_others(optional: list[str]) -> Schema:
-    """Each of the optional properties is there or not: the library counts others beside properties that must be."""
+    """One alternative per subset of the optional properties: the library counts others only next to required ones."""
     if len(optional) > _MOST_OPTIONAL:
         why = f"where others are counted with more than {_MOST_OPTIONAL} optional properties is not supported"
         raise UnsupportedError("minProperties", why)
@@ -159,9 +159,9 @@ _MOST_NAMES = 200
 
 
 def write_pattern_properties(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take such patterns out of a node, and join those that ask for the same; nothing else must hold instead.
+    """Replace patterns that match every name or only certain names, and join those with equal schemas.
 
-    The library wants patterns of which no two match the same name.
+    The library requires that no two patterns match the same name.
     """
     patterns = named_schemas(node["patternProperties"], "patternProperties")
     properties = named_schemas(node.get("properties", {}), "properties")
@@ -194,7 +194,7 @@ def write_pattern_properties(node: dict[str, object], document: Document) -> lis
 
 
 def matches_all(pattern: str) -> bool:
-    """Whether it is certain that a pattern is found in every name; names with line breaks do not count."""
+    """True if a pattern is certainly found in every name without line breaks."""
     if pattern in _ANY_LINE or _ANY_TEXT.fullmatch(pattern):
         return True
     body = pattern.removeprefix("^")
@@ -207,7 +207,7 @@ def matches_all(pattern: str) -> bool:
 
 
 def _all(parts: Iterable[Schema]) -> Schema:
-    """What all parts allow; each part once, and arrays as one, so that few schemas must be joined."""
+    """Conjunction of parts without duplicates, with arrays merged, so that few schemas are joined."""
     different: dict[str, Schema] = {}
     for part in parts:
         said = map_schemas(part, lambda node: {name: node[name] for name in node if name in ASSERTIONS})
@@ -224,7 +224,7 @@ def _all(parts: Iterable[Schema]) -> Schema:
 
 
 def _only_items(node: dict[str, object]) -> bool:
-    """Whether a node says nothing but what an array's items are, and how many."""
+    """True if a node only describes the items of an array and their number."""
     plain = node.get("type") == "array" and isinstance(node.get("items"), dict)
     return plain and significant(node) <= {"type", "items", "minItems", "maxItems"}
 
@@ -234,7 +234,7 @@ def _bounds(keyword: str, nodes: Iterable[dict[str, object]]) -> list[float]:
 
 
 def _merged(patterns: Mapping[str, Schema]) -> dict[str, Schema]:
-    """One pattern for those without a beginning or end that ask for the same."""
+    """Merge unanchored patterns with equal schemas."""
     merged: dict[str, Schema] = {}
     for pattern, schema in patterns.items():
         same = next((other for other, its in merged.items() if its == schema and not _ASSERTIONS.search(other)), None)

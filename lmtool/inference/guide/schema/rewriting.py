@@ -33,7 +33,7 @@ _TOGETHER = (
     {"properties", "patternProperties", "additionalProperties"},
     {"items", "prefixItems"},
 )
-"""Keywords whose meaning depends on one another."""
+"""Keywords whose meanings depend on each other."""
 
 _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], list[Schema]]], ...] = (
     (frozenset({"unevaluatedProperties", "unevaluatedItems"}), write_unevaluated),
@@ -47,29 +47,29 @@ _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], li
     (frozenset({"uniqueItems"}), write_unique_items),
     (frozenset({"contains"}), write_contains),
 )
-"""Keywords, and the function that takes them out of a node and returns the schemas that must hold instead."""
+"""Keywords, with the function that removes them from a node and returns the schemas that replace them."""
 
 
 _NEEDED = {"then": {"if"}, "else": {"if"}, "minContains": {"contains"}, "maxContains": {"contains"}}
-"""Keywords that say nothing without another one."""
+"""Keywords without effect unless another one is present."""
 _COUNTS = frozenset(f"{end}{of}" for end in ("min", "max") for of in ("Length", "Items", "Properties", "Contains"))
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A schema without the keywords that the library lacks."""
+    """A schema with only the keywords that the library supports."""
 
     schema: Schema
     narrowed: tuple[str, ...]
-    """In which ways it allows fewer texts than the original; never more."""
+    """Restrictions beyond those of the original; it never allows more."""
     impossible: tuple[str, ...] = ()
-    """Why parts of it match nothing."""
+    """Reasons why parts of it match nothing."""
 
 
 def rewrite(schema: Schema) -> Rewritten:
-    """Return a schema that allows the same, or less where it says so. schema: see `in_2020_12`.
+    """Rewrite a schema to an equivalent or, with a note in `narrowed`, stricter one. schema: see `in_2020_12`.
 
-    Raises `UnsupportedError`, which names the keyword, where that cannot be done.
+    Raises `UnsupportedError` with the keyword if that is impossible.
     """
     document = Document(schema)
     written = _rewrite(schema, document)
@@ -99,12 +99,12 @@ def _rewrite_node(schema: dict[str, object], document: Document) -> Schema:
 
 
 def _count(keyword: str, value: object) -> object:
-    """The value of a keyword; a count may be written with a point and a zero."""
+    """Value of a keyword; a count such as 2.0 becomes an int."""
     return int(value) if keyword in _COUNTS and isinstance(value, float) and value.is_integer() else value
 
 
 def _listed(node: dict[str, object], values: list[object], document: Document) -> Schema:
-    """A node of no more than these values."""
+    """Node that allows only these values."""
     if not values:
         document.impossible("none of the values that 'const' or 'enum' lists is valid under the keywords beside it")
         return False
@@ -125,12 +125,12 @@ def _with_parts(node: dict[str, object], parts: list[Schema]) -> Schema:
 
 
 def _meet(one: dict[str, object], other: dict[str, object]) -> bool:
-    """Whether two nodes say something of the same, so that they cannot be written as one."""
+    """True if two nodes share or relate keywords, so that they cannot be merged."""
     return bool(one.keys() & other.keys()) or any(one.keys() & of and other.keys() & of for of in _TOGETHER)
 
 
 def _inside(node: dict[str, object], document: Document) -> dict[str, object]:
-    """Rewrite the schemas within a node."""
+    """Rewrite the subschemas of a node."""
     written = dict(node)
     for keyword in _SINGLE:
         if isinstance(value := node.get(keyword), bool | dict):
@@ -164,10 +164,10 @@ _MAX_NAMES = 200
 
 
 def in_order(schema: Schema) -> Schema:
-    """The schema, which allows the same, with a first part where the library would put other properties first.
+    """Return an equivalent schema whose properties the library generates in schema order.
 
-    It takes properties in the order in which it meets them, and looks at `allOf` before all else. The same object where
-    there is nothing to change.
+    The library takes properties in the order in which it meets them, and reads `allOf` before anything else.
+    Returns the same object if nothing changes.
     """
     ordered: Schema = map_schemas(schema, _ordered)
     return ordered
@@ -187,16 +187,16 @@ _MAX_JOINED_DEPTH = 32
 
 
 def joined(schema: Schema) -> Schema:
-    """The schema, which means the same, with each target in the place of a reference that others must hold beside.
+    """Return an equivalent schema with targets in place of references that are combined with other keywords.
 
-    The library can join a reference with other schemas only once it has read all that this leads to, which never comes
-    about where it leads back. Raises `UnsupportedError` where that is in the same place.
+    The library can combine a reference with other schemas only after it has read everything reachable from it, which
+    fails for circular references. Raises `UnsupportedError` for a reference that leads back to its own position.
     """
     return schema if isinstance(schema, bool) else _Joiner(schema).run()
 
 
 class _Joiner:
-    """Names the nodes in which a reference is joined with others, so that they can refer to one another."""
+    """Names the nodes that combine references with other keywords, so that they can refer to each other."""
 
     def __init__(self, root: dict[str, object]) -> None:
         self._root = root
@@ -211,7 +211,7 @@ class _Joiner:
         return {"$defs": {**named, **self._defined}, **content}
 
     def _member(self, node: Any) -> Any:  # noqa: ANN401  # any JSON
-        """A node about a value of its own: a reference to one with a name where a reference is joined with others."""
+        """Rewrite a node that describes a separate value; a named reference if it combines references."""
         if not isinstance(node, dict):
             return node
         if not self._joins(node):
@@ -241,14 +241,14 @@ class _Joiner:
         return several and self._refers(node)
 
     def _refers(self, node: Any) -> bool:  # noqa: ANN401  # any JSON
-        """Whether a node has references in its own place."""
+        """True if a node has references that apply to its own value."""
         if not isinstance(node, dict):
             return False
         lists = (node.get(keyword) for keyword in _IN_PLACE)
         return "$ref" in node or any(self._refers(part) for parts in lists if isinstance(parts, list) for part in parts)
 
     def _in_place(self, node: Any, depth: int) -> Any:  # noqa: ANN401  # any JSON
-        """A node without references in its own place."""
+        """Rewrite a node without references that apply to its own value."""
         self._document.count()
         if depth > _MAX_JOINED_DEPTH:
             raise UnsupportedError("$ref", "leads back to itself in the same place")
