@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 Piece: TypeAlias = bytes | str
-"""Bytes of UTF-8 that may begin or end inside a character, or whole characters."""
+"""UTF-8 bytes, possibly with partial characters at the ends, or whole characters."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Pieces(dict[int, Piece]):
-    """Token id to what it adds to a text; nothing for special ids and ids that the tokenizer does not know.
+    """Token id to the text it adds; empty for special and unknown ids.
 
-    Filled as ids are asked for, never larger than the vocabulary.
+    Filled on demand, at most one entry per id of the vocabulary.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Pieces(dict[int, Piece]):
         self.bad_bytes = bad_bytes
         """Error handler of `bytes.decode` for bytes that are no UTF-8."""
         self.lead = lead
-        """How many blanks are dropped at the very start of a text."""
+        """Number of spaces dropped at the start of a text."""
 
     def __missing__(self, token_id: int) -> Piece:
         name = spelling(self._tokenizer, token_id)
@@ -58,14 +58,14 @@ class Pieces(dict[int, Piece]):
 
 
 def spelling(tokenizer: Tokenizer, token_id: int) -> str | None:
-    """Return an id's text in the vocabulary, such as `Ġthe` or `<0x0A>`; None for an unknown id."""
+    """Return an id's spelling in the vocabulary, such as `Ġthe` or `<0x0A>`; None for an unknown id."""
     return tokenizer.id_to_token(token_id) if 0 <= token_id < 2**32 else None
 
 
 def pieces(tokenizer: Tokenizer, special: Collection[int]) -> Pieces | None:
-    """Return the table for tokenizers whose ids stand for bytes or fixed texts; None where ids depend on neighbours.
+    """Return the table for a tokenizer whose ids have fixed texts; None if they depend on their neighbours.
 
-    special: ids that never show as text.
+    special: ids that add no text.
     """
     stages = _stages(tokenizer)
     kinds = [stage["type"] for stage in stages]
@@ -85,9 +85,9 @@ def _stages(tokenizer: Tokenizer) -> list[dict[str, Any]]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the character that stands for each byte in GPT-2's byte-level vocabularies.
+    """Return the byte of each character in GPT-2's byte-level vocabularies.
 
-    Visible Latin-1 characters stand for themselves; the others are counted up from U+0100 (openai/gpt-2, encoder.py).
+    Visible Latin-1 characters represent themselves; the others are numbered from U+0100 (openai/gpt-2, encoder.py).
     """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]
@@ -120,19 +120,19 @@ def _byte_fallback(tokenizer: Tokenizer, special: Collection[int], stages: list[
 
 
 REPLACEMENT = "\ufffd"
-"""Stands for bytes that are no UTF-8."""
+"""Replacement for bytes that are not UTF-8."""
 
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 _ESCAPED = re.compile("[\udc80-\udcff]")
 _CONTEXT = 4
-"""Visible ids of the context that are looked at: a character has at most four bytes."""
+"""Number of visible context ids that are considered: a character has at most four bytes."""
 
 
 class PieceDetokenizer:
-    """A `Detokenizer` for ids that stand for bytes or fixed texts, whatever their neighbours (see `Pieces`).
+    """A `Detokenizer` for ids with fixed bytes or texts (see `Pieces`).
 
-    The pieces together are the text of all ids of context and stream, less the text of the context; a character that
-    is open at the context's end belongs to the stream that completes it.
+    The pieces together are the text of context and stream without the text of the context; a character that is
+    incomplete at the end of the context belongs to the stream that completes it.
 
     Bytes that are no UTF-8 become U+FFFD: one for each maximal part of a character in byte-level vocabularies, as the
     Unicode standard advises (section 3.9, U+FFFD substitution of maximal subparts), one for each byte in vocabularies
@@ -164,7 +164,7 @@ class PieceDetokenizer:
         return self._clean(self._decoder.decode(piece) if isinstance(piece, bytes) else self._close() + piece)
 
     def finish(self) -> str:
-        """Return what is still held back, an open character as U+FFFD. Nothing may be pushed afterwards."""
+        """Return the text held back, an incomplete character as U+FFFD. Nothing may be pushed afterwards."""
         return self._clean(self._close())
 
     def _close(self) -> str:
@@ -189,7 +189,7 @@ class WindowDetokenizer:
     """A `Detokenizer` for every other decoder, such as WordPiece: decodes the last few ids again at each push.
 
     Exact where an id's text depends on no more than the visible id before it. U+FFFD at the end is held back for at
-    most three ids, for chains of decoders that this room does not know and that may join bytes.
+    most three ids, for unknown chains of decoders that may join bytes.
     """
 
     __slots__ = ("_decode", "_held", "_shown", "_visible", "_window")
@@ -219,17 +219,17 @@ class WindowDetokenizer:
         return fresh
 
     def finish(self) -> str:
-        """Return what is still held back. Nothing may be pushed afterwards."""
+        """Return the text held back. Nothing may be pushed afterwards."""
         return self._decode(self._window)[self._shown :] if self._held else ""
 
 
 def _drop(text: str, character: str, most: int) -> str:
-    """Return the text without its first characters, at most so many, that are `character`."""
+    """Return the text without up to `most` leading occurrences of `character`."""
     return text[min(most, len(text) - len(text.lstrip(character))) :]
 
 
 def _tail(context: Sequence[int], visible: Callable[[int], bool]) -> tuple[list[int], bool]:
-    """Return the last visible ids of a context, and whether there are no others."""
+    """Return the last visible ids of a context, and True if these are all."""
     found: Iterable[int] = (token for token in reversed(context) if visible(token))
     recent = list(islice(found, _CONTEXT + 1))
     return recent[:_CONTEXT][::-1], len(recent) <= _CONTEXT

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 _NEXT = ("a", " a", "1", "\n")
-"""Ways in which a text may go on: what a tokenizer makes of its end differs between them."""
+"""Possible continuations of a text: a tokenizer may encode its end differently before each."""
 _WORD = 32
-"""Characters of a last word that may become another with what follows, and is left out."""
+"""Longest last word, in characters, that is left out because a continuation may change it."""
 
 
 def beginning_ids(tokenizer: Tokenizer, prompt: Prompt, *, closed: bool = False) -> tuple[int, ...]:
-    """The ids that `prompt` begins with, however it goes on; possibly none. A conversation has a message at least.
+    """Token ids that `prompt` starts with under any continuation; possibly none. A conversation needs a message.
 
-    closed: whether nothing more comes to the last turn of a conversation; otherwise its text may go on.
+    closed: the last turn of a conversation is complete; otherwise its text may continue.
 
-    They are what several continuations of it, without its last word, have in common; so nothing is assumed of the
-    tokenizer or of the template. A token that may reach over the end of a text is left out, and so is what a template
-    writes behind a turn that may go on. A prompt that goes on like none of them may differ in its last ids. Raises
-    `RequestError` for what no continuation can be made of.
+    The ids are the common prefix of several continuations without the last word, so nothing is assumed about tokenizer
+    or template. A token that may extend past the end of a text is left out, and so is the text of a template after a
+    turn that may continue. For a continuation unlike all of them the last ids may differ. Raises `RequestError` if no
+    continuation can be encoded.
     """
     ids: list[int] | None = None
     problem: RequestError | None = None
@@ -72,7 +72,7 @@ def _conversations(chat: ChatPrompt, *, closed: bool) -> Iterator[ChatPrompt]:
 
 
 def _longer(text: str) -> list[str]:
-    """Continuations of a text, without its last word, which may be part of a longer one."""
+    """Continuations of a text without its last word, which may be part of a longer one."""
     end = len(text)
     while end > max(0, len(text) - _WORD) and not text[end - 1].isspace():
         end -= 1
@@ -87,27 +87,27 @@ def _common(first: list[int], other: list[int]) -> list[int]:
 
 _ROLES = r"system|user|assistant|tool|developer|model|function|ipython"
 _SPECIAL = "\x00[^\x00]*\x00"
-"""A special token in a prompt of ids: its name between NULs, which no text of a prompt has."""
+"""Special token in a prompt given as ids: its name between NULs, which no prompt text contains."""
 _TURN = re.compile(
     rf"(?:{_SPECIAL}|<\|im_start\|>|<\|start_header_id\|>|<\|header_start\|>|<start_of_turn>|<\|start\|>)"
     rf"(?P<role>{_ROLES})(?:{_SPECIAL}|<\|end_header_id\|>|<\|header_end\|>|<\|message\|>|<\|im_sep\|>)?(?:\n\n?|$)"
     rf"|<\|(?P<tag>{_ROLES})\|>\n?"
 )
-"""How the common templates begin a turn."""
+"""Start of a turn in common chat templates."""
 _ENDS = re.compile(rf"\s*(?:{_SPECIAL}|<\|im_end\|>|<\|eot_id\|>|<\|eot\|>|<end_of_turn>|<\|end\|>|</s>)?\s*$")
-"""How they end one."""
+"""End of a turn in common chat templates."""
 
 
 class PromptTurn(NamedTuple):
-    """A turn, or what stands before the first."""
+    """A turn, or the text before the first turn."""
 
     role: str
-    """Empty where no template made turns of the prompt."""
+    """Empty if the prompt was not rendered by a template."""
     text: str
 
 
 def split_turns(text: str) -> list[PromptTurn]:
-    """Turns of a prompt's text, special tokens between NULs; none for no text."""
+    """Split a prompt's text, with special tokens between NULs, into turns; empty for an empty text."""
     parts: list[PromptTurn] = []
     role, place = "", 0
     for match in _TURN.finditer(text):

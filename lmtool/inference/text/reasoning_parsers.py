@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 NONE = "none"
-"""Names no parser: thoughts are part of the answer's text."""
+"""Name for no parser: thoughts stay in the answer's text."""
 
 _OWN: Mapping[str, ReasoningParser] = {
     parser.name: parser
@@ -39,17 +39,17 @@ _OWN: Mapping[str, ReasoningParser] = {
         HarmonyChannels(),
     )
 }
-"""By vLLM's names; `think` is for any model with these two marks."""
+"""Parsers by the names of vLLM; `think` fits any model with these two marks."""
 
 
 def installed() -> tuple[str, ...]:
-    """Names of lmtool's own parsers, of those of installed packages, and `none`."""
+    """Names of the built-in parsers, of those of installed packages, and `none`."""
     return (*sorted({*_OWN, *entry_points(group=GROUP).names}), NONE)
 
 
 @lru_cache(maxsize=64)
 def find_parser(name: str) -> ReasoningParser | None:
-    """The parser of this name; None for `none`. Raises `UsageError` for a name that is not installed, or is no parser.
+    """Return the parser of this name; None for `none`. Raises `UsageError` if it is not installed or not a parser.
 
     Installed packages add parsers by entry points of `reasoning_parser.GROUP`.
     """
@@ -71,10 +71,10 @@ def find_parser(name: str) -> ReasoningParser | None:
 
 
 def parser_of(template: str) -> str:
-    """The name of the parser for what a chat template shows of thoughts; `none` where it shows none.
+    """Return the name of the parser that matches a chat template's thought marks, or `none`.
 
-    A template that only cuts thoughts off earlier turns, as DeepSeek-R1's first one, has the closing mark alone: the
-    model opens its thought without one.
+    A template that only removes thoughts from earlier turns, such as the first one of DeepSeek-R1, has the closing mark
+    alone: the model begins its thought without a mark.
     """
     if CHANNEL in template and "analysis" in template:
         return "openai_gptoss"
@@ -85,7 +85,7 @@ def parser_of(template: str) -> str:
 
 
 _MARKS = {"[THINK]": "mistral", "<seed:think>": "seed_oss", "<think>": "think", "</think>": "deepseek_r1"}
-"""What a template has, to its parser: the first that fits."""
+"""Mark in a template to the parser's name; the first match counts."""
 
 
 Parts = tuple["str | tuple[int, ...]", ...]
@@ -94,11 +94,11 @@ Parts = tuple["str | tuple[int, ...]", ...]
 def with_openings(
     parts: Parts, chat: ChatPrompt, parser: str, render: Callable[[ChatPrompt], str], spell: Callable[[int], bytes]
 ) -> Parts:
-    """The parts of a conversation with the opening mark before ids that close a thought which they do not open.
+    """Add the opening mark before token ids that close a thought without opening it.
 
-    A template that opens thoughts writes the mark behind the header of the answer that comes, and not behind those of
-    earlier ones, whose texts have marks of their own. parser: name of the reasoning parser. render: makes a text of a
-    conversation. spell: the bytes of a token, marks by their names.
+    A template that opens thoughts writes the mark after the header of the next answer, but not after those of earlier
+    answers, whose texts have their own marks. parser: name of the reasoning parser. render: renders a conversation.
+    spell: returns the bytes of a token, and the name of a special one.
     """
     form = find_parser(parser)
     if not isinstance(form, MarkedThoughts) or all(isinstance(part, str) for part in parts):
@@ -116,13 +116,13 @@ def with_openings(
 
 
 def _closes(ids: Sequence[int], start: bytes, end: bytes, spell: Callable[[int], bytes]) -> bool:
-    """Whether an answer ends a thought that was open before it."""
+    """True if an answer ends a thought that was opened before it."""
     before, mark, _ = b"".join(map(spell, ids)).partition(end)
     return bool(mark) and start not in before
 
 
 def _opening(chat: ChatPrompt, form: MarkedThoughts, render: Callable[[ChatPrompt], str]) -> str:
-    """What the template writes to open a thought; empty where it opens none."""
+    """Text with which the template opens a thought; empty if it does not."""
     variables = {**chat.chat_template_kwargs, **dict.fromkeys(SWITCHES, True), "add_generation_prompt": True}
     text = render(replace(chat, chat_template_kwargs=variables))
     return text[text.rindex(form.start) :] if text.rstrip().endswith(form.start) else ""
