@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 LONG = 4096
-"""Characters from which on a text is long: tokenizing it takes a millisecond or more."""
+"""Characters of a long text: tokenizing it takes a millisecond or more."""
 _LARGE = 1 << 16
-"""Characters whose tokenizing leaves megabytes behind."""
+"""Characters above which tokenizing leaves megabytes of free memory to release."""
 _MESSAGE = 128
-"""Characters that rendering one message takes as long as."""
+"""Cost of rendering one message, as characters to tokenize."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,9 +44,9 @@ _queue = WorkQueue(2, "lmtool-tokenize", lower_priority)
 
 
 def prompt_size(prompt: Prompt, *, isolated: bool = False) -> int:
-    """About how many characters must be read to tokenize a prompt; 0 for token ids.
+    """Estimated number of characters to read for a prompt; 0 for token ids.
 
-    isolated: whether conversations are rendered in another process, which takes as long as a long text.
+    isolated: conversations are rendered in another process, which takes as long as a long text.
     """
     if isinstance(prompt, str):
         return len(prompt)
@@ -61,7 +61,7 @@ def prompt_size(prompt: Prompt, *, isolated: bool = False) -> int:
 
 
 def run_in_worker(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-    """Run a function that reads `characters` characters in another process, short ones first; call in an event loop."""
+    """Run a function in a worker thread, small `size` (characters) first; call in an event loop."""
     import asyncio  # takes longer than to tokenize a text, where nothing else needs it
 
     return asyncio.wrap_future(_queue.put(size, partial(_run, size, partial(function, *args, **kwargs))))
@@ -76,26 +76,26 @@ def _run(size: int, function: Callable[[], T]) -> T:
 
 
 SECONDS = 2.0
-"""Processor time for one conversation; the longest that fit into a request take a tenth of it."""
+"""Seconds of CPU for one conversation; the longest that fit into a request take a tenth of it."""
 _WALL_SECONDS = 60.0
-"""Where streams take all processors (`NICENESS`), and for the start of the process."""
+"""Seconds including the start of the process, when streams use all processors (`NICENESS`)."""
 _MEMORY_BYTES = 1 << 30
-"""Beside what the process has when it begins."""
+"""Limit on memory, in addition to that of the fresh process."""
 REST_SECONDS = 60.0
-"""How long a template that went beyond a limit for a short conversation is not tried again."""
+"""Seconds for which a template that exceeded a limit for a short conversation is refused."""
 _KEPT_SECONDS = 3600.0
-"""How long an idle process is kept: a conversation goes on after minutes, and starting one takes half a second."""
+"""Seconds until an idle process ends: conversations continue after minutes, and a start takes half a second."""
 
 _pool = Pool(2, _KEPT_SECONDS)
 atexit.register(_pool.close)
 TRUSTED: set[str] = set()
-"""The included model's template, rendered in the server's own process: that takes a millisecond less."""
+"""Templates rendered in the server's own process, which saves a millisecond: the included model's."""
 _resting: dict[str, float] = {}
-"""When the templates that went beyond a limit may be tried again, by `time.monotonic`."""
+"""Time by `time.monotonic` until which each template that exceeded a limit is refused."""
 
 
 def call_early(function: Callable[[], object]) -> None:
-    """Begin to start a process and to call `function` there, so that the first conversation need not wait for it."""
+    """Start a process in the background and call `function` there, so that the first conversation need not wait."""
 
     def call() -> None:
         with contextlib.suppress(CrashError, ServerError, TimeOverError):  # the first conversation starts another one
@@ -105,9 +105,9 @@ def call_early(function: Callable[[], object]) -> None:
 
 
 def run_isolated(source: str, render: Callable[[ChatPrompt], str], chat: ChatPrompt) -> str:
-    """What `render` returns for a conversation in another process; source: of its template.
+    """Render a conversation in another process. source: the template.
 
-    render: can be pickled, and so can what it raises. Raises that, and `RequestError` where a limit is passed.
+    render and its exceptions must be picklable. Raises these, and `RequestError` if a limit is exceeded.
     """
     limit = f"{SECONDS:g} s of processor time or {_MEMORY_BYTES >> 20} MiB"
     problem = f"the model's chat template takes more than {limit} for these messages"
@@ -116,13 +116,13 @@ def run_isolated(source: str, render: Callable[[ChatPrompt], str], chat: ChatPro
     try:
         return _pool.call(_WALL_SECONDS, _limited, render, chat, SECONDS)
     except (TimeOverError, CrashError, MemoryError) as error:
-        if prompt_size(chat) < LONG and not isinstance(error, TimeOverError):  # the template is to blame, not the chat
+        if prompt_size(chat) < LONG and not isinstance(error, TimeOverError):  # the template is at fault, not the chat
             _resting[source] = time.monotonic() + REST_SECONDS
         raise RequestError(problem, "send a prompt without a template") from None
 
 
 def _limited(render: Callable[[ChatPrompt], str], chat: ChatPrompt, seconds: float) -> str:
-    """Render in this process, which the system ends after `seconds` of processor time."""
+    """Render in this process, which the kernel ends after `seconds` of CPU time."""
     _limit_memory()
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:

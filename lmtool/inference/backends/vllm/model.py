@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 MAX_BIASED = 128
-"""Ids of a `logit_bias` for which exact biased logprobs can be computed; vLLM looks up no more of them a token."""
+"""Largest `logit_bias` with exact biased logprobs; vLLM looks up no more ids per token."""
 BIAS_LIMIT = 100.0
-"""Nats; vLLM clamps a bias to this by itself, and refuses an infinite one."""
+"""Largest bias in nats; vLLM clamps to it, and refuses infinite ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionLogprobs:
-    """The logprobs of one position, in nats, before and without any bias."""
+    """Logprobs of one position in nats, without any bias."""
 
     chosen: int
     by_token: Mapping[int, float]
@@ -76,12 +76,12 @@ def sampling_arguments(request: GenerateRequest, eos: Iterable[int]) -> dict[str
 
 
 def needs_processor(request: GenerateRequest) -> bool:
-    """Whether our logits processor in vLLM has something to do for a request."""
+    """True if a request needs lmtool's logits processor in vLLM."""
     return constraint_json(request) is not None or bool(request.logits_processors)
 
 
 def processor_arguments(request: GenerateRequest, request_id: str) -> dict[str, Any]:
-    """Further keyword arguments for `vllm.SamplingParams`: what our processor makes a `RowState` from."""
+    """Keyword arguments for `vllm.SamplingParams` from which the processor builds a `RowState`."""
     params, constrained = request.sampling, request.constraint is not None
     arguments = {
         "request_id": request_id,
@@ -96,7 +96,7 @@ def processor_arguments(request: GenerateRequest, request_id: str) -> dict[str, 
 
 
 def constraint_json(request: GenerateRequest) -> str | None:
-    """A request's constraint, and the marks of the thought before it, as the engine's process reads them."""
+    """Constraint and thought marks of a request as JSON for the engine's process; None without either."""
     if request.constraint is None and request.thought_marks is None:
         return None
     members = {} if request.constraint is None else constraint_object(request.constraint)
@@ -114,7 +114,7 @@ def _clamped_bias(params: SamplingParams) -> dict[int, float]:
 
 
 def _applies_bias(params: SamplingParams) -> bool:
-    """Whether logprobs are those after the bias. Raises `RequestError` where these cannot be computed exactly."""
+    """True if logprobs include the bias. Raises `RequestError` if they cannot be computed exactly."""
     if params.logprobs_mode != "biased" or not params.logit_bias:
         return False
     if len(params.logit_bias) > MAX_BIASED:
@@ -240,7 +240,7 @@ class VllmModel:
 
     @property
     def failure(self) -> ConnectError | None:
-        """Why nothing can be computed any more: the engine's processes have ended, and the worker has to as well."""
+        """Error of an engine whose processes have ended, or None; the worker must end as well."""
         return self._diagnose() if self._engine.errored else None
 
     @property
@@ -327,7 +327,7 @@ class VllmModel:
         usage: Usage | None,
         warnings: tuple[str, ...],
     ) -> TokenOutput:
-        """An output as the one that ends its stream."""
+        """Complete the last output of a stream."""
         reason: FinishReason = "length" if finish_reason == "length" else "stop"
         own = output.token in request.sampling.stop_token_ids and output.token not in self._info.eos_token_ids
         stopped_by = output.token if own and reason == "stop" else None
@@ -336,7 +336,7 @@ class VllmModel:
     def _constraint(
         self, request: GenerateRequest, request_id: str
     ) -> contextlib.AbstractAsyncContextManager[tuple[str, ...]]:
-        """Whatever a request's constraint and processors need from before it begins; yields the warnings."""
+        """Context in which a request's constraint and processors are active; yields the warnings."""
         if not needs_processor(request):
             return contextlib.nullcontext(())
         if self._guides is None:
@@ -378,7 +378,7 @@ class VllmModel:
 
 
 def _prompt(ids: list[int], request: GenerateRequest | ScoreRequest) -> dict[str, Any]:
-    """A prompt as vLLM takes it."""
+    """Prompt in vLLM's form."""
     salted = {"cache_salt": request.cache_salt} if request.cache_salt else {}
     return {"prompt_token_ids": ids, **salted}
 
@@ -389,7 +389,7 @@ def _position(token: int, entries: Any) -> PositionLogprobs:
 
 @dataclass(eq=False)
 class _Stream:
-    """A running request, and its handle. vLLM cannot pause a stream: outputs of a paused one are buffered here."""
+    """A running request and its handle. vLLM cannot pause a stream, so outputs of a paused one are buffered."""
 
     request: GenerateRequest | ScoreRequest
     sink: Sink
@@ -399,7 +399,7 @@ class _Stream:
     finished: bool = False
 
     def cancel(self) -> None:
-        """Abort it in the engine; vLLM does so when its generator is cancelled."""
+        """Abort the request: vLLM does so when its generator is cancelled."""
         if self.task is not None and not self.finished:
             self.buffer.clear()
             self.task.cancel()
@@ -409,7 +409,7 @@ class _Stream:
         self.paused = True
 
     def resume(self) -> None:
-        """Deliver what is in the buffer, and go on."""
+        """Deliver buffered outputs and stop buffering."""
         self.paused = False
         if self.buffer:
             outputs, self.buffer = self.buffer, []
