@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 _FIRST_CHARACTERS = 8
-"""Characters a token of the context, the first part of a text that is looked at: seldom a text has more."""
+"""Characters per token of the context in the first part that is checked; texts seldom have more."""
 _ANCHORS = ("\n", "=", "\x02")
-"""Texts that rarely merge with what follows them."""
+"""Texts that rarely merge with the text after them."""
 _DEEPSEEK_MARKS = tuple(
     f"<\uff5ctool▁{name}\uff5c>" for name in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
 )
@@ -140,7 +140,7 @@ class TextTokenizer:
         self.isolates_chats = template is not None and template not in TRUSTED
         """Whether conversations are rendered in another process, see `workers`."""
         self.limits: PromptLimits | None = None
-        """Of the model that the ids are for: what is longer is refused, before it is tokenized or soon after."""
+        """Prompt limits of the model; longer texts are refused before or soon after tokenizing starts."""
         self.special_ids = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
         """Ids that never show as text."""
         self.reasoning_parser = parser_of(template or "")
@@ -150,23 +150,23 @@ class TextTokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all that its ids and texts depend on: tokenizer.json, names of special tokens, chat template."""
+        """Hash of everything its ids and texts depend on: tokenizer.json, names of special tokens, chat template."""
         return fingerprint({"json": self.info.sha256, "named": dict(self._named_tokens), "template": self._template})
 
     @property
     def reasoning(self) -> ReasoningFormat | None:
-        """How the model writes thoughts, see `ModelInfo.reasoning`."""
+        """Format of the model's thoughts, see `ModelInfo.reasoning`."""
         name = self.reasoning_parser
         return None if name == NONE else ReasoningFormat(name, "reasoning_effort" in (self._template or ""))
 
     def special_marks(self, marks: Sequence[str]) -> dict[int, str]:
-        """Those of these texts that are special tokens, which never show as text, by their ids."""
+        """Given texts that are special tokens, by their ids."""
         ids = {self._tokenizer.token_to_id(mark): mark for mark in marks}
         return {number: mark for number, mark in ids.items() if number in self.special_ids}
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether a `ChatPrompt` can be encoded."""
+        """True if a `ChatPrompt` can be encoded."""
         return self._template is not None
 
     @property
@@ -180,7 +180,7 @@ class TextTokenizer:
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=True))
 
     def to_json(self) -> str:
-        """Return the text of a tokenizer.json that says all of this one, special tokens named elsewhere included."""
+        """Return a complete tokenizer.json, including special tokens that other files name."""
         return self._tokenizer.to_str()
 
     def token(self, token_id: int) -> str | None:
@@ -208,7 +208,7 @@ class TextTokenizer:
         return self._encode(text, special=special)
 
     def _check_beginnings(self, text: str, limits: PromptLimits) -> None:
-        """Refuse a text of which a part alone has far too many tokens: the whole would take seconds, and be refused."""
+        """Refuse a text early if its first part alone has too many tokens: encoding all of it would take seconds."""
         characters = _FIRST_CHARACTERS * limits.context_length
         while characters < len(text):
             limits.check_beginning(len(self._encode(text[:characters], special=False)))
@@ -222,7 +222,7 @@ class TextTokenizer:
             return self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Token ids of a text that follows another: nothing that belongs to a text's start, no bos and no blank."""
+        """Token ids of a text that continues another, without bos or a leading blank."""
         plain = self.encode(text, special=False)
         if not self._prefixes:
             return plain
@@ -236,7 +236,7 @@ class TextTokenizer:
 
     @cached_property
     def tool_calls(self) -> ToolCallFormat:
-        """How the model writes tool calls, by its chat template and its special tokens."""
+        """Format of the model's tool calls, from its chat template and special tokens."""
         ids = {mark: self._tokenizer.token_to_id(mark) for mark in TOOL_CALL_MARKS}
         special = {mark: number for mark, number in ids.items() if number in self.special_ids}
         template = self._template or ""
@@ -272,7 +272,7 @@ class TextTokenizer:
         return ids
 
     def _encode_turns(self, parts: Sequence[str | tuple[int, ...]]) -> list[int]:
-        """The ids of a rendered conversation; the mark at a turn's end, such as eos, that its ids have stands once."""
+        """Token ids of a rendered conversation; an end-of-turn mark that a turn already has is not repeated."""
         ids: list[int] = []
         for at, part in enumerate(parts):
             if not isinstance(part, str):
@@ -284,7 +284,7 @@ class TextTokenizer:
         return ids
 
     def _spell(self, token: int) -> bytes:
-        """The bytes of a token, of a special one its name."""
+        """Bytes of a token; for a special token, its name."""
         return (self.token(token) or "").encode() if token in self.special_ids else self.piece(token)
 
     def render_chat(self, chat: ChatPrompt) -> str:
@@ -331,7 +331,7 @@ class TextTokenizer:
         return token_id not in self.special_ids and self.token(token_id) is not None
 
     def _adds_prefix(self) -> bool:
-        """Whether a text of its own begins otherwise than the same text behind another."""
+        """True if a text at the start is encoded differently from the same text after another."""
         first = self._encode("a", special=False)
         behind = self.detokenizer(context=first)
         return "".join([behind.push(token) for token in first]) + behind.finish() != "a"
@@ -363,11 +363,11 @@ _FORMS_BY_SIGNS = (
     ("llama3_json", ("<|python_tag|>",)),
     ("llama3_json", ('"parameters"', "ipython")),
 )
-"""What a chat template has in it that teaches a form; the first line that fits counts."""
+"""Signs of each tool-call format in a chat template; the first match counts."""
 
 
 def _tool_call_format(template: str) -> str:
-    """The name of the format that a chat template teaches; `none` without tools, or for a format unknown here."""
+    """Return the name of the format that a chat template teaches; `none` without tools or for an unknown format."""
     if "tools" not in template:
         return "none"
     return next((name for name, signs in _FORMS_BY_SIGNS if all(sign in template for sign in signs)), "none")
@@ -382,11 +382,11 @@ def _default_template(setting: object) -> str | None:
 
 
 _MOST_ADDED_CHARACTERS = 1 << 22
-"""In all added tokens together: the library takes about 60 bytes of memory for each."""
+"""Most characters of all added tokens: the library uses about 60 bytes of memory for each."""
 _MOST_GROWTH = 256
-"""Characters that normalization or decoding may make of one."""
+"""Most characters that normalization or decoding may produce from one."""
 _MOST_FRAMING = 256
-"""Tokens that may stand around each text, such as bos."""
+"""Most tokens added around each text, such as bos."""
 
 
 class _Stage(msgspec.Struct):
@@ -397,7 +397,7 @@ class _Stage(msgspec.Struct):
     decoders: list[_Stage] = []
 
     def growth(self) -> int:
-        """Most characters that this stage makes of one; a regular expression may also match between two."""
+        """Most characters produced from one; a regular expression may also match between two."""
         own = max(1, len(self.content) + (not self.pattern.get("String"))) + len(self.prepend)
         return math.prod((stage.growth() for stage in (*self.normalizers, *self.decoders)), start=own)
 
@@ -418,7 +418,7 @@ class _File(msgspec.Struct):
 
 
 def parse_tokenizer(text: str, where: str) -> Tokenizer:
-    """The tokenizer of a tokenizer.json. where: the file, for the error.
+    """Parse a tokenizer.json. where: the file, for the error.
 
     Raises `FileError`, also for one with which loading, or encoding a text, would not end or would fill memory.
     """
@@ -463,7 +463,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def library_errors() -> Iterator[None]:
-    """Turn what the `tokenizers` library raises, a panic included, into `RequestError`."""
+    """Convert errors and panics of the `tokenizers` library to `RequestError`."""
     try:
         yield
     except TypeError as error:  # what it says of surrogates; the type itself is known here

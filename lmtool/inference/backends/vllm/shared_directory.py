@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 _REPORTS_PER_MESSAGE = 8
-"""With 256 alternatives each, a message then stays far below a socket's buffer."""
+"""Limit per message, so that it stays far below a socket's buffer with 256 alternatives each."""
 _MAX_MESSAGE_BYTES = 1024 * 1024
 _SEND_TIMEOUT = 1.0
-"""Seconds that the engine waits for a worker that does not read."""
+"""Seconds for which the engine waits for a worker that does not read."""
 _ERRORS = {kind.code: kind for kind in (ConstraintError, ConstraintTooComplexError, RequestError)}
 
 TopLogprobs: TypeAlias = "tuple[tuple[int, float], ...]"
@@ -53,22 +53,22 @@ class StepReport:
     token_index: int
     """Index of the token among those generated."""
     logprob_shift: float = 0.0
-    """To be added to the raw logprob, after the bias, of any token that the constraint allows; nats."""
+    """Added to the raw, biased logprob of every token that the constraint allows; nats."""
     top_logprobs: TopLogprobs = ()
-    """The most likely ids under bias and constraint."""
+    """Most likely ids after bias and constraint."""
     error: tuple[str, ...] = ()
-    """Code, message and hints of the error that ends the stream."""
+    """Code, message and hints of an error that ends the stream."""
 
 
 class StepSender:
-    """The engine's end of the channel; connects at the first message."""
+    """Engine side of the step channel; connects at the first message."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
         self._socket: socket.socket | None = None
 
     def send(self, reports: Sequence[StepReport]) -> bool:
-        """Send the reports of one step; False where nobody reads them, or the worker is on another machine."""
+        """Send the reports of one step; False if nobody reads them or the worker is on another machine."""
         try:
             connection = self._socket or self._connect()
             for start in range(0, len(reports), _REPORTS_PER_MESSAGE):
@@ -93,7 +93,7 @@ class StepSender:
 
 
 class StepReceiver:
-    """The worker's end of the channel: reports by stream, each delivered once. Belongs to the running event loop."""
+    """Worker side of the step channel: reports by stream, each delivered once. Belongs to the running event loop."""
 
     def __init__(self, path: Path) -> None:
         self._loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class StepReceiver:
             self._loop.add_reader(connection, self._read)
 
     def subscribe(self, request_id: str) -> None:
-        """Keep the reports of this stream from now on; those of other streams are dropped."""
+        """Start keeping the reports of a stream; those of other streams are dropped."""
         self._reports[request_id] = {}
 
     def unsubscribe(self, request_id: str) -> None:
@@ -147,7 +147,7 @@ class StepReceiver:
                 for entry in json.loads(data):
                     top = tuple((token, logprob) for token, logprob in entry["top_logprobs"])
                     self._store(StepReport(**{**entry, "top_logprobs": top, "error": tuple(entry["error"])}))
-            if data is not None:  # the engine is gone
+            if data is not None:  # the engine disconnected
                 self._loop.remove_reader(connection)
                 self._connections.remove(connection)
                 connection.close()
@@ -158,7 +158,7 @@ class StepReceiver:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """One message; b"" at the connection's end, None where there is no message yet."""
+    """Receive one message; b"" if disconnected, None if there is no message yet."""
     try:
         return connection.recv(_MAX_MESSAGE_BYTES)
     except BlockingIOError:
@@ -186,37 +186,37 @@ MARKS = "thought_marks"
 """Member of a constraint sent to the engine: the marks of the thought before the answer."""
 STEP_SOCKET = "steps"
 MAX_LOG_BYTES = 4 * 1024 * 1024
-"""Size above which the log is emptied: a server runs for months, and /tmp may be in memory."""
+"""Largest log before it is emptied: a server runs for months, and /tmp may be in memory."""
 TAIL_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the engine's processes must know of the model to apply constraints."""
+    """Model settings that the engine's processes need to apply constraints."""
 
     vocab_size: int
     eos_ids: tuple[int, ...]
     tokenizer: str | None
-    """The text of its tokenizer.json; without one nothing can be constrained."""
+    """Content of tokenizer.json; constraints need it."""
 
     @classmethod
     def of(cls, info: ModelInfo, tokenizer: str | None) -> EngineSettings:
-        """Those of a model."""
+        """Settings of a model."""
         return cls(info.vocab_size or 0, info.eos_token_ids, tokenizer)
 
     def to_json(self) -> str:
-        """As a text that another process reads."""
+        """Serialize for another process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> EngineSettings:
-        """Those that `to_json` wrote."""
+        """Parse the text of `to_json`."""
         members = json.loads(text)
         return cls(members["vocab_size"], tuple(members["eos_ids"]), members["tokenizer"])
 
 
 class SharedDirectory:
-    """The worker's side; belongs to its event loop. `worker` makes the directory."""
+    """Worker side of the directory; belongs to its event loop. `worker` creates the directory."""
 
     def __init__(self, path: Path) -> None:
         """path: of the directory, which must exist."""
@@ -270,14 +270,14 @@ class EngineLog:
 
 
 GRACE_SECONDS = 2.0
-"""For the engine's processes to end by themselves."""
+"""Seconds for the engine's processes to end by themselves."""
 _NAME = "alive"
 _BACKLOG = 4096
-"""Most processes: their connections stay in the queue, none is ever accepted."""
+"""Most processes: their connections wait in the queue and are never accepted."""
 
 
 class LivenessSocket:
-    """The worker's end: a listening socket that lives as long as the process."""
+    """Worker side: a listening socket that exists as long as the process."""
 
     def __init__(self, directory: Path) -> None:
         """directory: shared with the engine's processes; removed at the end, by them where the worker could not."""
