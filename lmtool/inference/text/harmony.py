@@ -68,7 +68,7 @@ class ChannelReader:
 
     @property
     def channel(self) -> str | None:
-        """Of the message that is being read; None between two."""
+        """Channel of the current message; None between messages."""
         return self._channel if self._in_body else None
 
     @property
@@ -83,7 +83,7 @@ class ChannelReader:
 
     @property
     def recipient(self) -> str | None:
-        """Of the message that is being read; None between two."""
+        """Recipient of the current message; None between messages."""
         return self._recipient if self._in_body else None
 
     def push(self, text: str) -> list[ChannelText]:

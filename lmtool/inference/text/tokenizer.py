@@ -138,13 +138,13 @@ class TextTokenizer:
         self._named_tokens = named_tokens
         self._template = template
         self.isolates_chats = template is not None and template not in TRUSTED
-        """Whether conversations are rendered in another process, see `workers`."""
+        """True if conversations are rendered in another process, see `workers`."""
         self.limits: PromptLimits | None = None
         """Prompt limits of the model; longer texts are refused before or soon after tokenizing starts."""
         self.special_ids = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
         """Ids that never show as text."""
         self.reasoning_parser = parser_of(template or "")
-        """How the model writes thoughts, by the name of a `reasoning_parser.ReasoningParser`."""
+        """Format of the model's thoughts: the name of a `reasoning_parser.ReasoningParser`."""
         self._pieces = pieces(tokenizer, self.special_ids)
         self._prefixes = self._adds_prefix()
 

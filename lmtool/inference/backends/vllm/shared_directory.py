@@ -1,4 +1,4 @@
-"""What a worker shares with the processes of vLLM's engine: settings, step reports, the log and a liveness socket.
+"""State shared by a worker and the processes of vLLM's engine: settings, step reports, log and liveness socket.
 
 Step reports carry the logprob corrections and errors of constrained streams. vLLM itself can send neither: its logprobs
 precede every logits processor, and a processor that fails ends the whole engine. So the engine's process writes to a
