@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtool.core.errors import ResourceError, UsageError
-from lmtool.inference.backends.registry import VLLM
-from lmtool.inference.backends.vllm.translation import option_value
+from lmtool.inference.backends.registry import VLLM, option_value
 from lmtool.inference.engine.cpu.library import find_kernels
 from lmtool.inference.engine.model_folder import ADAPTER, refuse_adapter
 from lmtool.serving.model_names import served

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.errors import FileError
 from lmtool.inference.engine.random_model import is_random
-from lmtool.inference.text.isolated_templates import TRUSTED
+from lmtool.inference.text.workers import TRUSTED
 from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.serving.model_names import GGUF
 

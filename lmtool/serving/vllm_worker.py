@@ -55,6 +55,6 @@ def expose_package(directory: Path) -> None:
 if __name__ == "__main__":
     main(sys.argv[1:])
 elif __name__ == "__mp_main__":
-    from lmtool.inference.backends.vllm.watchdog import end_with_worker
+    from lmtool.inference.backends.vllm.shared_directory import end_with_worker
 
     end_with_worker(Path(os.environ[DIRECTORY]))

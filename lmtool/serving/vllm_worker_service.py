@@ -18,8 +18,7 @@ from lmtool.core.sampling_defaults import AUTO, FILE, read
 from lmtool.core.streams import stream
 from lmtool.core.types import GenerateRequest, ModelInfo, SamplingParams
 from lmtool.inference.backends.vllm.failures import engine_end, import_failure, load_failure
-from lmtool.inference.backends.vllm.shared_directory import EngineLog, SharedDirectory
-from lmtool.inference.backends.vllm.watchdog import LivenessSocket
+from lmtool.inference.backends.vllm.shared_directory import EngineLog, LivenessSocket, SharedDirectory
 from lmtool.inference.engine.request_checks import MAX_LOGPROBS
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ async def _serve_and_exit(settings: dict[str, Any], directory: Path, log: Engine
 
 
 async def _serve(settings: dict[str, Any], directory: Path, log: EngineLog) -> None:
-    from lmtool.inference.backends.vllm.model import VllmModel
-    from lmtool.inference.backends.vllm.remote_guides import RemoteGuides
+    from lmtool.inference.backends.vllm.model import RemoteGuides, VllmModel
     from lmtool.inference.guide.answer_check import JsonAnswerCheck
     from lmtool.inference.text.text_model import TextModel
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lmtool.inference.text.prompt_turns import split_turns
+from lmtool.inference.text.prompts import split_turns
 from lmtool.trace.answers import Answers
 from lmtool.trace.stream_events import PromptContent, PromptPart, RequestStarted, Stream, prompt_content, stream_of
 

@@ -1,1 +1,1 @@
-"""Other people's engines behind the model interface, and the registry of all that can be named."""
+"""Third-party engines as token models, and the registry of backends."""

@@ -1,4 +1,4 @@
-"""GGUF files through llama.cpp: our engine schedules and samples, llama.cpp computes the logits of a batch."""
+"""GGUF files by llama.cpp: lmtool's engine schedules and samples, llama.cpp computes the logits of a batch."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from lmtool.inference.engine.sequence import Sequence
 
 OPTIONS = {"n_gpu_layers": (-(2.0**31), 2.0**31)}
-"""Least and greatest value."""
+"""Range of each option."""
 MAX_STREAMS = 64
-"""At once: llama.cpp reserves a cache for each."""
+"""Most parallel streams: llama.cpp reserves a cache for each."""
 DEFAULT_CONTEXT = 2048
-"""Tokens of a stream: its cache is reserved whole."""
+"""Default context of a stream, in tokens; its cache is reserved whole."""
 STEP_TOKENS = 512
 INSTALL = "pip install llama-cpp-python"
 
 
 @dataclass
 class LlamaRunner:
-    """llama.cpp's context in place of a `ModelRunner`: the same plan in, the same rows of logits out.
+    """llama.cpp's context behind the interface of `ModelRunner`: takes the same plan, returns the same logits.
 
     The plan's blocks only count memory here; llama.cpp keeps keys and values by its own sequences, one for each of
     ours that is being computed.
@@ -52,10 +52,10 @@ class LlamaRunner:
     context: Any
     vocab_size: int
     slots: list[Sequence | None]
-    """The owner of each of llama.cpp's sequences."""
+    """Sequence that owns each of llama.cpp's sequence slots."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     block_bytes: None = None
-    """It is llama.cpp's own."""
+    """Unknown: llama.cpp manages its own cache."""
 
     def __post_init__(self) -> None:
         self._batch = self.library.llama_batch_init(STEP_TOKENS, 0, 1)
@@ -63,7 +63,7 @@ class LlamaRunner:
     def run(self, plan: Plan) -> Tensor:
         """Compute the plan's spans. Returns logits [R, V] float32, a row for each position of each span's `logits`.
 
-        Raises RuntimeError when llama.cpp refuses the batch; `MemoryError` when it has no room.
+        Raises RuntimeError if llama.cpp refuses the batch; `MemoryError` if its cache is full.
         """
         batch, place, output_rows = self._batch, 0, list[int]()
         for span in plan.spans:
@@ -89,7 +89,7 @@ class LlamaRunner:
         self.library.llama_model_free(self.model)
 
     def _slot(self, sequence: Sequence, *, fresh: bool) -> int:
-        """llama.cpp's number of a sequence; a fresh one is emptied."""
+        """Slot of a sequence in llama.cpp; cleared for a fresh one."""
         if sequence in self.slots:
             slot = self.slots.index(sequence)
         else:

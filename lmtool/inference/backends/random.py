@@ -1,4 +1,4 @@
-"""A model without weights: nearly uniform logits from a seed, to test everything that carries tokens."""
+"""A model without weights: nearly uniform logits from a seed, for tests and measurements of token transport."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ OPTIONS = {
     "step_ms": (0, _MAX),
     "blocks": (2, _MAX),
 }
-"""Least and greatest value of each."""
+"""Range of each option."""
 CONTEXT = 4096
 BLOCKS = 16384
 SPREAD = 0.01
-"""Greatest difference between two logits, in nats: every token is as likely as any other, and one is most likely."""
+"""Largest difference between two logits, in nats: tokens are nearly equally likely, with one maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomForward:
-    """Logits that depend on the seed, a token and its position, and on nothing else."""
+    """Logits that depend only on the seed, a token and its position."""
 
     vocab_size: int
     seed: int

@@ -1,11 +1,12 @@
-"""The backends that can run a model, by name: our own and those of other packages."""
+"""Backends by name: built-in and those of other packages."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lmtool.core.errors import ResourceError, UsageError
 from lmtool.net.subprocesses.foreign_python import probe
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from lmtool.inference.engine.config import EngineConfig
 
 GROUP = "lmtool.backends"
-"""The entry point group of other packages' backends."""
+"""Entry point group for backends of other packages."""
 DEFAULT = "transformers"
 PANEL = "Models"
 
 Load: TypeAlias = "Callable[[str, EngineConfig, Mapping[str, str], Callable[[LoadProgress], None]], LoadedModel]"
-"""Loads a model: called in a thread with its source, the configuration, the backend's own options, a listener.
+"""Loads a model; called in a thread with its source, the configuration, the backend's options and a listener.
 
 Returns a running `interfaces.LoadedModel` that takes token ids; serving adds text. Raises `LmtoolError`.
 """
@@ -33,9 +34,9 @@ OWN = {
     "random": "lmtool.inference.backends.random:load_random",
     "llamacpp": "lmtool.inference.backends.llamacpp:load_llamacpp",
 }
-"""Besides `transformers`, which is our engine itself."""
+"""Built-in backends in addition to `transformers`, which is lmtool's own engine."""
 VLLM = "vllm"
-"""Runs in workers of its own environment, never in this process: see `serving.replicas`."""
+"""Runs in worker processes with their own Python environment, see `serving.replicas`."""
 VLLM_INSTALL = "pip install vllm in an environment of its own, then:  --backend vllm --backend-python ENV/bin/python"
 VLLM_MODULES = (
     VLLM,
@@ -49,14 +50,14 @@ VLLM_MODULES = (
     "llguidance",
     "jsonschema",
 )
-"""Modules that a worker imports; vLLM itself requires all the others."""
+"""Modules that a worker imports; vLLM itself requires the others."""
 OLDEST_PYTHON = (3, 11)
-"""That lmtool runs on."""
+"""Oldest Python version that lmtool supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """Which backend runs the models."""
+    """Settings of the backend that runs the models."""
 
     backend: str = option(
         DEFAULT, "What runs it: transformers (our engine), llamacpp, vllm, random.", PANEL, metavar="NAME"
@@ -76,7 +77,7 @@ class BackendConfig:
         return options
 
     def check(self) -> None:
-        """Raise `UsageError` or `ResourceError` for what cannot work, before anything is loaded or opened."""
+        """Raise `UsageError` or `ResourceError` for settings that cannot work, before anything is loaded."""
         if self.options and self.backend == DEFAULT:
             number_options(DEFAULT, self.options, {})
         if self.backend == VLLM:
@@ -158,3 +159,11 @@ def number_options(
                 f"option {name} of the backend {backend!r} is {text!r}; expected a number from {low:g} to {high:g}"
             )
     return numbers
+
+
+def option_value(text: str) -> Any:
+    """A value of `--backend-option` for vLLM: parsed as JSON if it is JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

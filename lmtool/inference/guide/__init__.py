@@ -1,1 +1,1 @@
-"""Structured generation: from a constraint to guides, which say token by token what a stream may say next."""
+"""Structured generation: compiles constraints into guides, which decide the legal next tokens of a stream."""

@@ -1,4 +1,4 @@
-"""Validates finished answers by another implementation than the one that held them: an alarm should that be wrong."""
+"""Validates finished answers with an implementation independent of the one that constrained them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from llguidance import LLMatcher
 
 from lmtool.core.errors import ConstraintTooComplexError, InvalidAnswerError, LmtoolError, ServerError
 from lmtool.core.interfaces import Verdict
-from lmtool.inference.guide.byte_tokenizer import byte_tokenizer
 from lmtool.inference.guide.json_validation import TooManyStepsError, UncheckedError, examine
+from lmtool.inference.guide.patterns import byte_tokenizer
 from lmtool.inference.guide.structural_tag import UnmarkedTextError, tag_grammar
 from lmtool.net.subprocesses.process import LONG, CrashError, Pool, TimeOverError
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 SECONDS = 10.0
 """Timeout of validating one answer."""
 _QUICK_STEPS = 2000
-"""Keywords that are evaluated in this process: 20 ms, in which other threads get the lock in turn."""
+"""Most keyword evaluations in this process: 20 ms, during which other threads get the interpreter lock in turn."""
 _ALL_STEPS = 1 << 60
 _THREADS = 2
 
 
 class JsonAnswerCheck:
-    """`AnswerCheck` by jsonschema. Long answers and slow schemas go to processes that are killed when late."""
+    """An `AnswerCheck` by jsonschema. Long answers and slow schemas go to processes that are killed at a timeout."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         """seconds: timeout of validating one answer."""
@@ -42,13 +42,13 @@ class JsonAnswerCheck:
         self._processes = Pool(_THREADS)
 
     def applies_to(self, constraint: Constraint) -> bool:
-        """Whether answers under a constraint have JSON of a schema."""
+        """True if answers under this constraint contain JSON of a schema."""
         return constraint.kind in {"json_schema", "structural_tag"}
 
     def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
-        """Begin to validate an answer, see `interfaces.AnswerCheck.begin`."""
+        """Start validating an answer; see `interfaces.AnswerCheck.begin`."""
         answer: Future[Verdict] = Future()
-        if not constraint.strict and not warnings:  # all keywords were held, none left out
+        if not constraint.strict and not warnings:  # llguidance enforces every keyword of these
             answer.set_result(Verdict())
             return answer
         short = len(text) + len(constraint.text) < LONG
@@ -61,7 +61,7 @@ class JsonAnswerCheck:
         return answer
 
     def close(self) -> None:
-        """End the threads and processes; validations in progress end with an error."""
+        """Stop the threads and processes; running validations end with an error."""
         self._processes.close()
         self._quick.shutdown(wait=False)
         self._slow.shutdown(wait=False)
@@ -71,7 +71,7 @@ class JsonAnswerCheck:
     ) -> None:
         try:
             threads.submit(work, answer, constraint, text)
-        except RuntimeError:  # they have ended
+        except RuntimeError:  # the pool was shut down
             answer.set_result(Verdict(ServerError("the server stopped before the answer was validated")))
 
     def _validate_here(self, answer: Future[Verdict], constraint: Constraint, text: str) -> None:
@@ -96,7 +96,7 @@ class JsonAnswerCheck:
 
 
 def validate(constraint: Constraint, text: str, steps: int) -> Verdict:
-    """The verdict on a finished answer. Raises `TooManyStepsError` where that takes more than `steps` keywords."""
+    """Verdict on a finished answer. Raises `TooManyStepsError` after `steps` keyword evaluations."""
     try:
         found = tuple(_violations(constraint, text, steps))
     except TooManyStepsError:
@@ -107,7 +107,7 @@ def validate(constraint: Constraint, text: str, steps: int) -> Verdict:
         return Verdict(warnings=tuple(f"the answer is not valid: {sentence}" for sentence in found))
     if not found:
         return Verdict()
-    hint = "do not use it; this is a fault of the server, please report it with the schema"
+    hint = "do not use it; this is a bug of the server, please report it with the schema"
     return Verdict(InvalidAnswerError(f"the finished answer is not valid under its schema: {found[0]}", hint))
 
 
@@ -118,20 +118,20 @@ def _violations(constraint: Constraint, text: str, steps: int) -> Iterator[str]:
     try:
         values = _json_values(json.loads(constraint.text), text)
     except UnmarkedTextError:
-        return  # the text alone does not say where its JSON is
+        return  # the JSON cannot be located in the text
     if values is None:
-        yield "the text has another form than the structural tag"
+        yield "the text does not have the form that the structural tag requires"
         return
     for value, schemas in values.items():
         if all(schema is not None for schema in schemas):
-            # Where several parts could stand there, it was one of them.
+            # If several parts could have produced this value, it came from one of them.
             yield from min((examine(json.dumps(schema), value, steps) for schema in schemas), key=len)
 
 
 def _json_values(tag: dict[str, object], text: str) -> dict[str, list[Schema | None]] | None:
-    """The JSON in the text of a structural tag, each value with its possible schemas, None for one that is not strict.
+    """JSON values in the text of a structural tag, each with its candidate schemas; None for a lenient schema.
 
-    None where the text does not match.
+    Returns None if the text does not match the tag.
     """
     lark, parts = tag_grammar(tag, captures=True)
     matcher = LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_lark(lark), log_level=0)

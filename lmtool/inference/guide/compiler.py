@@ -1,4 +1,4 @@
-"""Compiles constraints in a thread pool: single flight, cached, with a deadline."""
+"""Compiles constraints in a thread pool: equal requests share one compilation, results are cached, with a deadline."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import numpy as np
 
 from lmtool.core.errors import ConstraintError, LmtoolError, OverloadedError, ServerError
-from lmtool.inference.guide.config import GuideConfig
-from lmtool.inference.guide.llguidance import CompiledConstraint, ConstraintBackend, MatcherGuide, too_complex
-from lmtool.inference.guide.masks import Masks
+from lmtool.inference.guide.llguidance import (
+    CompiledConstraint,
+    ConstraintBackend,
+    GuideConfig,
+    Masks,
+    MatcherGuide,
+    too_complex,
+)
 from lmtool.inference.guide.thought_guide import ThoughtGuide, ThoughtTokens
 from lmtool.net.subprocesses.resources import lower_priority
 
@@ -33,39 +38,39 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 STACK_BYTES = 512 * 1024 * 1024
-"""Addresses, not memory: untouched ones take none. 10,000 rules in a chain, the most that fit, take 100 MB."""
+"""Address space, not memory: untouched pages use none. A chain of 10,000 rules, the longest allowed, uses 100 MB."""
 _FAILURE_BYTES = 1024
 _STACK_SIZE_LOCK = threading.Lock()
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a compiler has done so far, for metrics."""
+    """Counters of a compiler, for metrics."""
 
     compiles: int = 0
-    """Constraints given to the library, whatever the outcome."""
+    """Constraints passed to the library, successful or not."""
     hits: int = 0
-    """Requests answered from the cache, failures among them."""
+    """Requests answered from the cache, including cached failures."""
     failures: int = 0
     """Requests answered with an error."""
     seconds: float = 0.0
     """Time spent compiling."""
     waiting: int = 0
-    """Constraints being compiled or waiting for a thread now."""
+    """Constraints that are being compiled or wait for a thread."""
     cached: int = 0
-    """Outcomes in the cache now, failures among them."""
+    """Results in the cache, including failures."""
     cached_bytes: int = 0
     """Their estimated size."""
 
 
 class Cache:
-    """Outcomes within a number of bytes, the least recently used out first; errors for a time. Not thread safe."""
+    """LRU cache of compilation results, bounded in bytes; errors expire. Not thread safe."""
 
     def __init__(self, max_bytes: int, failure_seconds: float) -> None:
         self._max_bytes = max_bytes
         self._failure_seconds = failure_seconds
         self._entries: OrderedDict[Constraint, tuple[CompiledConstraint | LmtoolError, int, float]] = OrderedDict()
-        """Outcome, bytes, and for an error the time until which it stays."""
+        """Result, its bytes, and for an error the time at which it expires."""
         self.bytes = 0
         """Size of all entries."""
 
@@ -73,7 +78,7 @@ class Cache:
         return len(self._entries)
 
     def get(self, constraint: Constraint, now: float) -> CompiledConstraint | LmtoolError | None:
-        """Return the outcome of a constraint, if it is known. now: seconds of any monotonic clock."""
+        """Return the cached result of a constraint, or None. now: seconds of any monotonic clock."""
         if constraint not in self._entries:
             return None
         outcome, _, until = self._entries[constraint]
@@ -84,7 +89,7 @@ class Cache:
         return outcome
 
     def put(self, constraint: Constraint, outcome: CompiledConstraint | LmtoolError, now: float) -> None:
-        """Add or replace an outcome, unless it is larger than the whole cache."""
+        """Add or replace a result, unless it is larger than the whole cache."""
         self._drop(constraint)
         size = _FAILURE_BYTES + len(constraint.text) if isinstance(outcome, LmtoolError) else outcome.size
         if size > self._max_bytes:
@@ -100,9 +105,9 @@ class Cache:
 
 
 class Deadlines:
-    """Calls back `seconds` after each `add`, in a thread of its own. Callbacks must be short; none runs after `close`.
+    """Runs each callback `seconds` after its `add`, in one thread. Callbacks must be short; none runs after `close`.
 
-    There is no way to cancel one: let the callback find nothing to do.
+    A callback cannot be cancelled: let it find nothing to do.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -113,11 +118,11 @@ class Deadlines:
         self._thread.start()
 
     def add(self, callback: Callable[[], object]) -> None:
-        """Call back when the time is over."""
+        """Schedule a callback."""
         self._queue.put((time.monotonic() + self._seconds, callback))
 
     def close(self) -> None:
-        """Drop all callbacks and end the thread."""
+        """Drop all callbacks and stop the thread."""
         self._closed.set()
         self._queue.put((0.0, int))
 
@@ -131,7 +136,7 @@ class Deadlines:
 
 @dataclass(eq=False, slots=True)
 class _Flight:
-    """One constraint being compiled, or waiting for a thread, for all requests that have it."""
+    """One constraint that is being compiled or waits for a thread, with all requests for it."""
 
     waiting: list[Future[Guide]] = field(default_factory=list)
     started: bool = False
@@ -148,7 +153,7 @@ class MatcherCompiler:
         config: GuideConfig | None = None,
         backend: type[ConstraintBackend] = ConstraintBackend,
     ) -> None:
-        """Begin to read the tokenizer (1 to 13 s for 128,000 tokens) in the pool; constraints wait for it.
+        """Start reading the tokenizer in the pool (1 to 13 s for 128,000 tokens); constraints wait for it.
 
         tokenizer_json: the text of a tokenizer.json. vocab_size: width of the logits. eos_ids: all ids that end a text.
         """
@@ -164,19 +169,19 @@ class MatcherCompiler:
         self._counts = Counts()
         self._closed = False
         self._thoughts: dict[ThoughtMarks, Future[ThoughtTokens]] = {}
-        """By a kind of thought, whatever its budget: what the tokens mean for it."""
+        """Token tables by thought marks, with the budget left out of the key."""
 
     @property
     def counts(self) -> Counts:
-        """What was done so far, and what is cached and waits now."""
+        """Counters so far, and the current number of cached and waiting constraints."""
         with self._lock:
             cached, size = len(self._cache), self._cache.bytes
             return replace(self._counts, waiting=len(self._flights), cached=cached, cached_bytes=size)
 
     def compile(self, constraint: Constraint | None, marks: ThoughtMarks | None = None) -> Future[Guide]:
-        """Begin to compile, see `interfaces.GuideCompiler.compile`. A cached outcome is there when this returns."""
+        """Start compiling; see `interfaces.GuideCompiler.compile`. A cached result is set before this returns."""
         if marks is None:
-            assert constraint is not None, "there is something to follow"
+            assert constraint is not None, "a request without thought marks has a constraint"
             return self._compile(constraint)
         answer: Future[Guide] = Future()
         inner = None if constraint is None else self._compile(constraint)
@@ -186,23 +191,20 @@ class MatcherCompiler:
         return answer
 
     def _thought_tokens(self, thought: ThoughtMarks) -> Future[ThoughtTokens]:
-        """What the tokens mean for a thought, found out once for each kind."""
+        """Token tables for thought marks, computed once per kind of mark."""
         kind = replace(thought, budget=None, ending=(), empty=())
         with self._lock:
             known = self._thoughts.get(kind)
         if known is not None:
             return known
         try:
-            work = _submit(self._pool, self._read_thought_tokens, kind)
-        except RuntimeError:  # closed meanwhile
+            work = _submit(self._pool, lambda: ThoughtTokens(kind, self._backend.result().tokenizer, self._eos))
+        except RuntimeError:  # `close` was called meanwhile
             work = Future()
             work.set_exception(_closed())
             return work
         with self._lock:
             return self._thoughts.setdefault(kind, work)
-
-    def _read_thought_tokens(self, thought: ThoughtMarks) -> ThoughtTokens:
-        return ThoughtTokens(thought, self._backend.result().tokenizer, self._eos)
 
     def _compile(self, constraint: Constraint) -> Future[Guide]:
         answer: Future[Guide] = Future()
@@ -216,7 +218,11 @@ class MatcherCompiler:
         if outcome is not None:
             self._settle([answer], outcome)
         elif new_flight is not None:
-            self._start(constraint, new_flight)
+            try:
+                work = _submit(self._pool, self._work, constraint, new_flight)
+            except RuntimeError:  # `close` was called meanwhile and has answered the waiting requests
+                return answer
+            work.add_done_callback(partial(self._land, constraint, new_flight))
         return answer
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:
@@ -228,22 +234,18 @@ class MatcherCompiler:
 
     def fill_drafts(self, rows: Sequence[tuple[Guide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
         """Fill masks for drafts, see `interfaces.GuideCompiler.fill_drafts`."""
-        plain = [(guide, row, draft) for guide, row, draft in rows if isinstance(guide, MatcherGuide)]
-        self._masks.fill_drafts(plain, mask)
+        for _, row, draft in rows:
+            mask[row : row + len(draft) + 1] = -1
+        self.fill([(guide, row) for guide, row, _ in rows], mask)
         for guide, row, draft in rows:
-            if isinstance(guide, ThoughtGuide):
-                self._fill_draft(guide, row, draft, mask)
-
-    def _fill_draft(self, guide: ThoughtGuide, row: int, draft: Sequence[int], mask: NDArray[np.int32]) -> None:
-        mask[row : row + len(draft) + 1] = -1
-        self.fill([(guide, row)], mask)
-        ahead = guide.fork()
-        for at, token in enumerate(draft[: guide.accepts(draft)], start=row + 1):
-            ahead.advance(token)
-            self.fill([(ahead, at)], mask)
+            legal = draft[: guide.accepts(draft)]
+            ahead = guide.fork() if legal else guide
+            for at, token in enumerate(legal, start=row + 1):
+                ahead.advance(token)
+                self.fill([(ahead, at)], mask)
 
     def close(self) -> None:
-        """Stop compiling; requests that wait fail."""
+        """Stop compiling; waiting requests fail."""
         with self._lock:
             self._closed = True
             waiting = [answer for flight in self._flights.values() for answer in flight.waiting]
@@ -259,9 +261,9 @@ class MatcherCompiler:
         if self._closed:
             return _closed()
         if not self._eos:
-            return ConstraintError("this model has no id that ends a text, so no constraint can be enforced")
+            return ConstraintError("this model has no end-of-text id, so no constraint can be enforced")
         if constraint not in self._flights and len(self._flights) >= self._config.max_waiting:
-            return OverloadedError(f"{len(self._flights)} constraints wait to be compiled already", "try again later")
+            return OverloadedError(f"{len(self._flights)} constraints already wait to be compiled", "try again later")
         return None
 
     def _join(self, constraint: Constraint, answer: Future[Guide]) -> _Flight | None:
@@ -273,13 +275,6 @@ class MatcherCompiler:
         # The tokenizer of a model just loaded may take longer to read than a constraint may take.
         self._backend.add_done_callback(lambda _: self._deadlines.add(give_up))
         return flight if known is None else None
-
-    def _start(self, constraint: Constraint, flight: _Flight) -> None:
-        try:
-            work = _submit(self._pool, self._work, constraint, flight)
-        except RuntimeError:  # closed meanwhile: its requests have their answer
-            return
-        work.add_done_callback(partial(self._land, constraint, flight))
 
     def _work(self, constraint: Constraint, flight: _Flight) -> CompiledConstraint:
         backend = self._backend.result()
@@ -293,7 +288,7 @@ class MatcherCompiler:
                 self._counts.seconds += time.perf_counter() - started
 
     def _land(self, constraint: Constraint, flight: _Flight, work: Future[CompiledConstraint]) -> None:
-        """Cache and answer the outcome of a flight; a panic of the library, which is no `Exception`, is one too."""
+        """Cache a result and answer its requests; a panic of the library, not an `Exception`, is a result too."""
         if work.cancelled():
             return
         error = work.exception()
@@ -306,7 +301,7 @@ class MatcherCompiler:
         self._settle(waiting, outcome)
 
     def _give_up(self, constraint: Constraint, flight: _Flight, answer: Future[Guide]) -> None:
-        """End one request at its deadline."""
+        """Fail one request at its deadline."""
         with self._lock:
             if answer not in flight.waiting:
                 return
@@ -331,9 +326,9 @@ class MatcherCompiler:
 
 
 def _submit(pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Submit to a pool whose threads have a large stack: the library recurses through a grammar's rules.
+    """Submit to a pool whose threads get a large stack: the library recurses through the rules of a grammar.
 
-    With the system's 8 MB, a chain of 2500 rules or references ends the process.
+    A chain of 2500 rules or references overflows the default 8 MB and kills the process.
     """
     with _STACK_SIZE_LOCK:
         usual = threading.stack_size(STACK_BYTES)
@@ -361,7 +356,7 @@ def _close(backend: Future[ConstraintBackend]) -> None:
 
 
 def _followed(guide: Guide) -> MatcherGuide | None:
-    """The guide whose mask is to be filled for this one; None where there is none."""
+    """Guide whose mask must be filled for this guide, or None."""
     if isinstance(guide, ThoughtGuide):
         return guide.followed()
     assert isinstance(guide, MatcherGuide)
@@ -375,7 +370,7 @@ def _settle_thought(
     inner: Future[Guide] | None,
     _done: Future[ThoughtTokens],
 ) -> None:
-    """Answer with a guide through the thought, once its parts are there."""
+    """Answer with a `ThoughtGuide` once the token tables and the constraint are ready."""
     if not answer.set_running_or_notify_cancel():
         return
     try:

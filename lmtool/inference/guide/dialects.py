@@ -1,10 +1,10 @@
-"""A JSON Schema of any dialect, written in that of draft 2020-12, with all that it refers to under `$defs`."""
+"""JSON Schemas of any dialect as draft 2020-12, with every referenced schema under `$defs`; a walk over schemas."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from referencing import Registry
 from referencing.exceptions import Unresolvable
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Schema: TypeAlias = bool | dict[str, Any]
+    from collections.abc import Callable
+
+    Change: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
 
 _DIALECT = re.compile(r"https?://json-schema\.org/draft(?:-0([467])|/(2019)-09|/(2020)-12)/schema#?")
 _SPECIFICATIONS = {0: DRAFT202012, 4: DRAFT4, 6: DRAFT6, 7: DRAFT7, 2019: DRAFT201909, 2020: DRAFT202012}
 _ANY = 0
-"""The dialect where `$schema` names none: 2020-12, and what older drafts spell in another way."""
+"""Dialect if `$schema` names none: 2020-12 plus the keywords that older drafts spell differently."""
 _FIRST: Mapping[str, int] = {
     **dict.fromkeys(("const", "contains", "propertyNames"), 6),
     **dict.fromkeys(("if", "then", "else"), 7),
@@ -27,13 +31,13 @@ _FIRST: Mapping[str, int] = {
     **dict.fromkeys(("minContains", "maxContains", "$recursiveRef"), 2019),
     **dict.fromkeys(("prefixItems", "$dynamicRef"), 2020),
 }
-"""Keywords that not every draft has, and the first that does; to older ones they say nothing."""
+"""First draft of keywords that not every draft has; older drafts ignore them."""
 _LAST: Mapping[str, int] = {"dependencies": 7, "additionalItems": 2019, "$recursiveRef": 2019}
 _RESTRICTIONS = frozenset({
     "const", "contains", "propertyNames", "if", "then", "else", "dependentRequired", "dependentSchemas",
     "unevaluatedItems", "unevaluatedProperties", "maxContains", "dependencies",
 })  # fmt: skip
-"""Those of them that can only exclude instances, where nothing around them turns that into its opposite."""
+"""Keywords of `_FIRST` and `_LAST` that can only exclude instances, unless a negation encloses them."""
 _OF_A_RESOURCE = frozenset({
     "$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions",
 })  # fmt: skip
@@ -43,64 +47,64 @@ _PLAIN = frozenset({
     "type", "enum", "required", "title", "description", "default", "format", "pattern", "minLength", "maxLength",
     "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf", "uniqueItems",
 })  # fmt: skip
-"""Keywords without schemas, which are the same in all dialects."""
+"""Keywords without subschemas and with the same meaning in all dialects."""
 NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
 LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 SINGLE = frozenset({
     "additionalProperties", "contains", "propertyNames", "if", "then", "else", "not", "unevaluatedItems",
     "unevaluatedProperties",
 })  # fmt: skip
-"""Keywords with schemas by name, in a list, or with one."""
+"""Keywords whose value is a map of schemas, a list of schemas, or one schema."""
 _NEGATED = frozenset({"not", "if", "oneOf"})
-"""Keywords under which a schema that excludes more may allow more."""
+"""Keywords under which a more restrictive subschema may allow more."""
 _LIMITS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 
 
 def in_2020_12(schema: Schema) -> Schema:
-    """Return a schema of draft 2020-12 without `$schema` and ids, whose references are all to its own `$defs`.
+    """Return a draft 2020-12 schema without `$schema` and ids, whose references all point to its own `$defs`.
 
-    It allows the same: keywords that the dialect does not have say nothing. An embedded schema may name a dialect of
-    its own. A `$schema` that is none of the drafts 4 to 2020-12 counts as 2020-12. References that cannot be followed
-    stay. The same object where nothing changes.
+    It allows the same instances: keywords unknown to the dialect are ignored. An embedded schema may declare its own
+    dialect. A `$schema` other than drafts 4 to 2020-12 counts as 2020-12. References that cannot be resolved are kept.
+    Returns the same object if nothing changes.
     """
     return Reading(schema).schema
 
 
 class Reading:
-    """A schema as `in_2020_12` returns it, and what became of its keywords and references."""
+    """A schema in draft 2020-12, with the foreign keywords and unresolved references that were met."""
 
     def __init__(self, schema: Schema, *, exact: bool = True) -> None:
-        """exact: whether keywords say nothing that the dialect does not have; else those that only exclude do."""
+        """exact: ignore every keyword unknown to the dialect; otherwise keep those that only exclude instances."""
         reader = _Reader(schema if isinstance(schema, dict) else {}, exact=exact)
         written = reader.read() if isinstance(schema, dict) else schema
         self.schema = schema if written == schema else written
         self.added = list(reader.added)
-        """Keywords of other dialects that were kept: whoever wrote them will have meant them."""
+        """Keywords of other dialects that were kept, as their author probably meant them."""
         self.lost = reader.lost
-        """References that cannot be followed."""
+        """References that cannot be resolved."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a schema stands."""
+    """Context of a schema: dialect and base for references."""
 
     dialect: int
     resolver: Any
-    """Follows references from here."""
+    """Resolver of `referencing` for this position."""
     exact: bool
-    """Whether nothing counts that the dialect does not know."""
+    """Ignore every keyword unknown to the dialect."""
 
 
 class _Reader:
-    """Writes one document anew, with a definition for each schema that is referred to."""
+    """Rewrites one document, with a definition for each referenced schema."""
 
     def __init__(self, root: dict[str, Any], *, exact: bool) -> None:
         self._root = root
         self._exact = exact
         self.added: dict[str, None] = {}
-        """Keywords that the dialect does not have."""
+        """Keywords unknown to the dialect that were kept; a dict for its order."""
         self.lost: set[str] = set()
-        """References that cannot be followed, in a document of which no part has a name of its own."""
+        """Unresolved references of a document without ids and anchors."""
         self._marks = list(_marks(root))
         self._names: dict[tuple[int, int, bool], str] = {}
         self._taken: set[str] = set()
@@ -113,7 +117,7 @@ class _Reader:
         try:
             registry = Registry().with_resource(uri := resource.id() or "", resource)
             place = replace(place, resolver=(registry.crawl() if self._marks else registry).resolver(uri))
-        except (AttributeError, TypeError, ValueError):  # what is malformed is for others to name
+        except (AttributeError, TypeError, ValueError):  # malformed schemas are reported elsewhere
             pass
         written = self._node(self._root, place)
         if (name := self._names.get((id(self._root), dialect, self._exact))) is not None:
@@ -125,7 +129,7 @@ class _Reader:
         return {**written, "$defs": defined} if defined else written
 
     def _schema(self, value: Any, place: _Place) -> Any:  # noqa: ANN401  # any JSON
-        """A schema within another one."""
+        """Rewrite a subschema."""
         if not isinstance(value, dict):
             return value
         if (dialect := _dialect(value, place.dialect)) != place.dialect:
@@ -150,7 +154,7 @@ class _Reader:
         return False if isinstance(every, list) and any(part is False for part in every) else written
 
     def _counts(self, keyword: str, value: object, place: _Place) -> bool:
-        """Whether a keyword says something in this place."""
+        """True if a keyword has a meaning in this dialect."""
         if place.dialect == _ANY:
             return True
         if keyword == "id":
@@ -163,7 +167,7 @@ class _Reader:
         return True
 
     def _keyword(self, keyword: str, schema: dict[str, Any], place: _Place, written: dict[str, Any]) -> None:
-        """Write one keyword into the new node."""
+        """Add one keyword to the rewritten node."""
         value = schema[keyword]
         if keyword in _LIMITS and isinstance(schema.get(_LIMITS[keyword]), bool):  # draft-04, Validation, 5.1
             written[_LIMITS[keyword] if schema[_LIMITS[keyword]] else keyword] = value
@@ -179,7 +183,7 @@ class _Reader:
             turned = keyword in _NEGATED or (keyword == "contains" and "maxContains" in schema)
             inner = replace(place, exact=True) if turned else place
             new = self._value(keyword, value, inner)
-            both = keyword == "allOf" and isinstance(new, list) and keyword in written  # the latter of a reference
+            both = keyword == "allOf" and isinstance(new, list) and keyword in written  # one is of a reference
             written[keyword] = [*written[keyword], *new] if both else new
 
     def _value(self, keyword: str, value: Any, place: _Place) -> Any:  # noqa: ANN401  # any JSON
@@ -190,7 +194,7 @@ class _Reader:
         return self._schema(value, place) if keyword in SINGLE else value
 
     def _items(self, keyword: str, schema: dict[str, Any], place: _Place, written: dict[str, Any]) -> None:
-        """`items` of one schema or, up to 2019-09, of one for each place, with `additionalItems` after them."""
+        """Rewrite `items`: one schema or, up to 2019-09, one per position with `additionalItems` for the rest."""
         value, listed = schema[keyword], isinstance(schema.get("items"), list)
         if listed and keyword == "items":
             written["prefixItems"] = [self._schema(part, place) for part in value]
@@ -209,7 +213,7 @@ class _Reader:
     def _refer(self, keyword: str, value: str, place: _Place, written: dict[str, Any]) -> None:
         anchor = "$recursiveAnchor" if keyword == "$recursiveRef" else value.partition("#")[2]
         if keyword != "$ref" and self._marks.count(anchor) > 1:
-            written[keyword] = value  # it depends on how an instance leads here
+            written[keyword] = value  # its target depends on the dynamic scope
             return
         target = self._reference(value, place)
         if target is None:
@@ -221,7 +225,7 @@ class _Reader:
             written["allOf"] = [*written.get("allOf", []), {"$ref": target} if isinstance(target, str) else target]
 
     def _reference(self, reference: str, place: _Place) -> str | bool | None:
-        """The same reference, to a definition, or what it means; None where it cannot be followed."""
+        """Rewritten reference to a definition, or the boolean schema it refers to; None if it cannot be resolved."""
         if not self._marks and reference != "#" and not reference.startswith("#/"):
             return None
         try:
@@ -247,14 +251,14 @@ class _Reader:
 
 
 def _dialect(schema: Any, otherwise: int) -> int:  # noqa: ANN401  # any JSON
-    """The draft that a schema names itself."""
+    """Draft that the `$schema` of a schema names, else `otherwise`."""
     uri = schema.get("$schema") if isinstance(schema, dict) else None
     found = _DIALECT.fullmatch(uri) if isinstance(uri, str) else None
     return otherwise if found is None else int(next(filter(None, found.groups())))
 
 
 def _marks(root: object) -> Iterator[str]:
-    """For each part that has an id or an anchor: the name of a `$dynamicAnchor`, or the keyword."""
+    """Yield one name per id or anchor: the name of a `$dynamicAnchor`, otherwise the keyword."""
     waiting = [root]
     while waiting:
         value = waiting.pop()
@@ -265,3 +269,32 @@ def _marks(root: object) -> Iterator[str]:
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
+
+
+DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose value is data, even if it looks like a schema."""
+MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""Keywords whose value maps arbitrary names to schemas."""
+
+
+def map_schemas(schema: Any, change: Change) -> Any:  # noqa: ANN401  # any JSON
+    """Return a document with `change` applied to each schema, inner schemas first.
+
+    Data and names are unchanged. Returns the same object if nothing changes.
+    """
+    if isinstance(schema, list):
+        parts = [map_schemas(part, change) for part in schema]
+        return schema if all(new is old for new, old in zip(parts, schema, strict=True)) else parts
+    if not isinstance(schema, dict):
+        return schema
+    written = {keyword: _mapped_value(keyword, value, change) for keyword, value in schema.items()}
+    return change(schema if all(written[keyword] is schema[keyword] for keyword in schema) else written)
+
+
+def _mapped_value(keyword: str, value: Any, change: Change) -> Any:  # noqa: ANN401  # any JSON
+    if keyword in DATA:
+        return value
+    if keyword not in MAPS or not isinstance(value, dict):
+        return map_schemas(value, change)
+    named = {name: map_schemas(part, change) for name, part in value.items()}
+    return value if all(named[name] is value[name] for name in value) else named

@@ -1,7 +1,8 @@
-"""From a constraint to llguidance grammars: what each kind is written as, and how refusals are put into words."""
+"""llguidance grammars for each kind of constraint, and readable errors for those that the library refuses."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,14 +14,11 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.core.errors import ConstraintError
 from lmtool.inference.guide.dialects import Reading, in_2020_12
-from lmtool.inference.guide.exact_patterns import ecma_pattern, exact_patterns
-from lmtool.inference.guide.regex_errors import regex_error, regex_problem
+from lmtool.inference.guide.patterns import ecma_pattern, exact_patterns
 from lmtool.inference.guide.schema.document import UnsupportedError
-from lmtool.inference.guide.schema.mistakes import mistake_in, without_unsupported_patterns
+from lmtool.inference.guide.schema.mistakes import mistake_in, regex_error, regex_problem, without_unsupported_patterns
 from lmtool.inference.guide.schema.open_names import LISTED, OpenNames, open_names
-from lmtool.inference.guide.schema.property_order import in_order
-from lmtool.inference.guide.schema.references import joined
-from lmtool.inference.guide.schema.rewriting import Rewritten, rewrite
+from lmtool.inference.guide.schema.rewriting import Rewritten, in_order, joined, rewrite
 from lmtool.inference.guide.structural_tag import lark_string, open_names_in, tag_grammar
 from lmtool.net.subprocesses.process import LONG
 
@@ -32,52 +30,52 @@ _LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a
 _JSON_START = "start: %json "
 _JSON_PLACE = "at 1(8): failed to compile JSON schema: "
 _OWN_PLACE = re.compile(r"^at 1\(8\): ")
-"""A place in what we wrote around a constraint, which nobody else has seen."""
+"""Position in the grammar that lmtool wrote around a constraint, which the user never sees."""
 _JSON_OPTIONS = '"x-guidance"'
 _LARK_PART = re.compile(
     r'"(?:\\.|[^"\\])*"|(?:#|//)[^\n]*|/(?P<regex>(?:\\.|[^/\\])+)/(?P<flags>[imslux]*)|(?P<json>%json\s*)', re.DOTALL
 )
-"""A string, a comment, a regular expression, or what a JSON Schema follows: only these have others' marks in them."""
+"""A string, comment, regular expression or the start of a JSON Schema: only these may contain the others' marks."""
 _PYTHON_END = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """One way to write a constraint."""
+    """One way to express a constraint."""
 
     text: str
-    """What `LLMatcher` takes."""
+    """Grammar in the form that `LLMatcher` takes."""
     warnings: tuple[str, ...] = ()
-    """What of the constraint this way does not hold."""
+    """Differences between the constraint and this grammar."""
     names: OpenNames = LISTED
-    """Of the JSON in it, whether names could come twice."""
+    """Open names of its JSON: where a name could occur twice."""
     markers: tuple[bytes, ...] = (b"",)
-    """Behind which texts this JSON begins, see `JsonCursor`."""
+    """Texts after which its JSON begins, see `JsonCursor`."""
     wider: bool = False
-    """Whether it holds less of the constraint than the library could, were it not for what it refused."""
+    """Enforces less than the library could, because the library refused more exact grammars."""
 
 
 Grammars: TypeAlias = Iterator[Grammar]
-"""Ways in order of preference; later ones are taken when the library refuses the earlier ones."""
+"""Grammars in order of preference; later ones are used if the library refuses the earlier ones."""
 
 
 def grammars(constraint: Constraint) -> Grammars:
-    """Yield the ways to write a constraint. Raises `ConstraintError` where there is none, or none after the last."""
+    """Yield the grammars of a constraint. Raises `ConstraintError` if there is none, or none after the last."""
     return _WRITERS[constraint.kind](constraint)
 
 
 def first_grammar(constraint: Constraint) -> Grammar:
-    """The way that is tried first. Raises `ConstraintError` where there is none."""
+    """Preferred grammar of a constraint. Raises `ConstraintError` if there is none."""
     return next(grammars(constraint))
 
 
 def is_quick(constraint: Constraint) -> bool:
-    """Whether `first_grammar` takes no more than a millisecond."""
+    """True if `first_grammar` takes at most a millisecond."""
     return len(constraint.text) < LONG
 
 
 def other_grammars(constraint: Constraint) -> tuple[list[Grammar], ConstraintError | None]:
-    """The ways behind the first, and why there are no more, or none at all."""
+    """Grammars after the first, and the error that ended them, if any."""
     ways = grammars(constraint)
     next(ways)
     found: list[Grammar] = []
@@ -89,9 +87,9 @@ def other_grammars(constraint: Constraint) -> tuple[list[Grammar], ConstraintErr
 
 
 def _json_schema(constraint: Constraint) -> Grammars:
-    """The schema as it is, rewritten, and last, unless it is strict, without the keywords that cannot be enforced.
+    """Yield the schema unchanged, then rewritten; a lenient one also without the keywords that cannot be enforced.
 
-    Raises `ConstraintError`, which names the keyword, for a strict schema that cannot be rewritten.
+    Raises `ConstraintError` with the keyword for a strict schema that cannot be rewritten.
     """
     text = _without_options("{}" if constraint.text == "true" else constraint.text)
     if text == "false":
@@ -112,7 +110,7 @@ def _json_schema(constraint: Constraint) -> Grammars:
 
 
 def _readings(given: Schema) -> Iterator[tuple[Schema, tuple[str, ...]]]:
-    """A schema with all its keywords, and a warning; and with those that its dialect has."""
+    """Yield the schema with foreign keywords kept and a warning, if it has any; then by its own dialect alone."""
     reading = Reading(given, exact=False)
     if reading.added:
         keywords = ", ".join(map(repr, reading.added))
@@ -123,7 +121,7 @@ def _readings(given: Schema) -> Iterator[tuple[Schema, tuple[str, ...]]]:
 def _whole_schema(
     text: str, given: Schema, schema: Schema, warnings: tuple[str, ...], constraint: Constraint
 ) -> Grammars:
-    """A schema with every keyword that it has: as it is, rewritten, and with its references joined."""
+    """Yield a schema with every keyword: unchanged, rewritten, and with its references joined."""
     names, ordered = open_names(schema), in_order(exact_patterns(schema))
     if not names.too_few and schema is not False:
         text = text if ordered is given else json.dumps(ordered, ensure_ascii=False)
@@ -132,14 +130,17 @@ def _whole_schema(
         return
     plain = {} if rewritten.schema is True else in_order(rewritten.schema)
     lark, left = _json_lark(_text(plain), constraint), open_names(plain)
-    if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
+    if constraint.strict or not (
+        left.unique_items and left.may_run_out
+    ):  # a lenient answer would fail once no unused string is left
         yield Grammar(lark, (*warnings, *rewritten.narrowed), left)
-        if (whole := _joined(plain)) is not None:
-            yield Grammar(_json_lark(whole, constraint), (*warnings, *rewritten.narrowed), left)
+        with contextlib.suppress(UnsupportedError):  # references that cannot be joined
+            lark = _json_lark(_text(joined(plain)), constraint)
+            yield Grammar(lark, (*warnings, *rewritten.narrowed), left)
 
 
 def _wider(schema: Schema, constraint: Constraint) -> Grammars:
-    """Without patterns that cannot be enforced; at last, JSON of the schema's type. Nothing for a malformed schema."""
+    """Yield the schema without unenforceable patterns, then its root type alone. Nothing for a malformed schema."""
     mistake = mistake_in(schema)
     if mistake is not None and not mistake.unsupported:
         return
@@ -155,9 +156,9 @@ def _wider(schema: Schema, constraint: Constraint) -> Grammars:
 
 
 def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
-    """The schema without the keywords that the library lacks; None where it is lenient and that cannot be.
+    """Rewrite a schema for the library; None if a lenient one cannot be rewritten.
 
-    Raises `ConstraintError` where it is strict, or nothing matches it.
+    Raises `ConstraintError` if a strict one cannot be rewritten, or nothing matches it.
     """
     try:
         rewritten = rewrite(schema)
@@ -175,20 +176,12 @@ def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
     return None
 
 
-def _joined(schema: Schema) -> str | None:
-    """A rewritten schema with its references joined with what stands beside them; None where that cannot be."""
-    try:
-        return _text(joined(schema))
-    except UnsupportedError:
-        return None
-
-
 def _text(schema: object) -> str:
     return json.dumps(exact_patterns(schema), ensure_ascii=False)
 
 
 def _without_options(text: str) -> str:
-    """The schema's text without the library's own options, which are ours to choose."""
+    """Remove the library's own options from a schema; lmtool chooses them."""
     if _JSON_OPTIONS not in text:
         return text
     schema = json.loads(text)
@@ -197,11 +190,11 @@ def _without_options(text: str) -> str:
 
 
 def _json_lark(schema: str, constraint: Constraint, *, coerce_one_of: bool = False, lenient: bool = False) -> str:
-    """Lark that takes the text of a schema that is an object.
+    """Lark grammar around the text of a schema, which must be an object.
 
     `LLMatcher.grammar_from_json_schema` would read and write the schema under the interpreter's lock, and `LLMatcher`
-    would read the JSON that comes of it: half a megabyte stops all other threads for 30 ms. This copies it, and Lark is
-    read without the lock.
+    would parse the resulting JSON: half a megabyte blocks all other threads for 30 ms. This only copies the text, and
+    the library parses Lark without the lock.
     """
     options = {
         "whitespace_flexible": constraint.any_whitespace,
@@ -217,7 +210,7 @@ def _regex(constraint: Constraint) -> Grammars:
 
 
 def _choice(constraint: Constraint) -> Grammars:
-    # One terminal: a rule for each text dies of 2000 alternatives (max_items_in_row), in the middle of the answer.
+    # One terminal: with a rule per text, 2000 alternatives exceed max_items_in_row in the middle of the answer.
     texts = json.loads(constraint.text)
     terminal = " | ".join(lark_string(text) for text in texts)
     yield Grammar(LLMatcher.grammar_from_lark(f"start: C\nC: {terminal}\n"))
@@ -232,7 +225,7 @@ def _grammar(constraint: Constraint) -> Grammars:
 
 
 def _lark_parts(lark: str) -> Iterator[str]:
-    """A grammar whose regular expressions, and schemas' patterns, mean what ECMA-262 says."""
+    """Yield the parts of a grammar, with regular expressions and patterns of schemas translated from ECMA-262."""
     at = 0
     while (found := _LARK_PART.search(lark, at)) is not None:
         yield lark[at : found.start()]
@@ -244,7 +237,7 @@ def _lark_parts(lark: str) -> Iterator[str]:
         else:
             try:
                 schema, at = json.JSONDecoder().raw_decode(lark, at)
-            except (ValueError, RecursionError):  # the library says what is wrong with it
+            except (ValueError, RecursionError):  # the library reports the error
                 yield found[0]
                 continue
             yield found[0] + json.dumps(exact_patterns(in_2020_12(schema)), ensure_ascii=False)
@@ -252,7 +245,7 @@ def _lark_parts(lark: str) -> Iterator[str]:
 
 
 def _structural_tag(constraint: Constraint) -> Grammars:
-    """The tag as it is, and with its schemas rewritten."""
+    """Yield the tag unchanged, then with its schemas rewritten."""
     tag = json.loads(constraint.text)
     lark, parts = tag_grammar(tag)
     yield Grammar(LLMatcher.grammar_from_lark(lark), (), *open_names_in(parts))
@@ -283,33 +276,24 @@ _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {
 }
 
 
-_NOUNS = {
+NOUNS = {
     "json_schema": "JSON Schema",
     "regex": "regular expression",
     "choice": "choice",
     "grammar": "grammar",
     "structural_tag": "structural tag",
 }
+"""Constraint kinds as they are called in a sentence."""
 
-
-def noun(constraint: Constraint) -> str:
-    """Return what a constraint is called in a sentence."""
-    return _NOUNS[constraint.kind]
-
-
-_UNSATISFIABLE = "Unsatisfiable schema: "
+UNSATISFIABLE = "Unsatisfiable schema: "
+"""Part of the library's message for a schema that no text matches."""
 _FALSE = "schema is false"
 
 
-def is_impossible(message: str) -> bool:
-    """Whether the library says that nothing matches a grammar."""
-    return _UNSATISFIABLE in message
-
-
 def _fault(constraint: Constraint, message: str) -> ConstraintError | None:
-    """The error for a constraint that is badly written, or has a pattern that is not supported, with its place."""
+    """Error with its place for a malformed constraint or an unsupported pattern; None for any other refusal."""
     if constraint.kind == "regex":
-        problem = regex_problem(regex_error(constraint.text) or message, constraint.text)  # the former has its places
+        problem = regex_problem(regex_error(constraint.text) or message, constraint.text)  # the former has positions
         if problem is None:
             return None
         what = "cannot be enforced" if problem.unsupported else "is malformed"
@@ -326,16 +310,16 @@ def _fault(constraint: Constraint, message: str) -> ConstraintError | None:
 def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) -> ConstraintError:
     """Return the error for a constraint that the library refused with this message.
 
-    narrowed: in which ways the refused grammar allows less than the constraint, so that more could match.
+    narrowed: differences that make the refused grammar stricter than the constraint, so that more could match.
     """
-    what = noun(constraint)
-    # Without the place and the line of one of our own grammars, which is the whole schema.
+    what = NOUNS[constraint.kind]
+    # Cut the position and the line of our own grammar, which contains the whole schema.
     message = message.partition(f"\n   1 | {_JSON_START}")[0].removeprefix(_JSON_PLACE)
     if (problem := _fault(constraint, message)) is not None:
         return problem
     hints = [_LENIENT_HINT] if constraint.kind == "json_schema" and constraint.strict else []
-    if _UNSATISFIABLE in message:
-        reason = _short(message.partition(_UNSATISFIABLE)[2]).partition("; while processing")[0]
+    if UNSATISFIABLE in message:
+        reason = _short(message.partition(UNSATISFIABLE)[2]).partition("; while processing")[0]
         if narrowed:
             return ConstraintError(f"the {what} cannot be enforced: {narrowed[0]}", *hints)
         if reason.startswith(_FALSE):
@@ -345,7 +329,7 @@ def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) 
 
 
 def _short(message: str) -> str:
-    """Return the telling lines of a message, without the pictures between them."""
+    """Return the first and last line with content of a message, without its source excerpts."""
     lines = [line.strip() for line in message.splitlines()]
     telling = [
         _OWN_PLACE.sub("", line.removeprefix("error: "))

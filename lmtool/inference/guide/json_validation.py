@@ -1,4 +1,4 @@
-"""Validates finished JSON by jsonschema, another implementation than the one that holds streams to a schema."""
+"""Validates JSON with jsonschema, independently of the library that constrains streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from lmtool.inference.guide.dialects import in_2020_12
-from lmtool.inference.guide.name_patterns import PatternError, matches
+from lmtool.inference.guide.patterns import PatternError, matches
 
 _MOST_SENTENCES = 10
 _MOST_EXPONENT = 5000
@@ -29,7 +29,7 @@ _CACHED_CHARACTERS = 16 * 1024
 Keyword: TypeAlias = Callable[[Any, Any, Any, Any], "Iterator[ValidationError] | None"]
 
 _work = threading.local()
-"""Of the validation in progress in this thread, `steps_left`: keywords that it may still evaluate."""
+"""`steps_left`: remaining keyword evaluations of the validation that runs in this thread."""
 
 
 class UncheckedError(Exception):
@@ -41,15 +41,15 @@ class TooManyStepsError(UncheckedError):
 
 
 def examine(schema_text: str, text: str, steps: int) -> tuple[str, ...]:
-    """Return why a text is not valid under a JSON Schema, or not the only way to read it; nothing where it is valid.
+    """Return the reasons why a text is invalid under a JSON Schema or ambiguous JSON; empty if it is valid.
 
-    steps: keywords that may be evaluated. Raises `TooManyStepsError` beyond that, and `UncheckedError` for what
-    this cannot judge.
+    steps: most keyword evaluations. Raises `TooManyStepsError` beyond that, and `UncheckedError` for schemas and texts
+    that cannot be validated.
     """
     try:
         value = _read(text)
     except ValueError as error:
-        return (f"the text is no JSON that can be read: {_short(str(error))}",)
+        return (f"the text is not valid JSON: {_short(str(error))}",)
     except RecursionError:
         raise UncheckedError("it is nested too deeply") from None
     with _judge(schema_text, steps) as validator:
@@ -59,9 +59,9 @@ def examine(schema_text: str, text: str, steps: int) -> tuple[str, ...]:
 
 
 def valid_values(schema_text: str, values: list[object], steps: int) -> list[object]:
-    """Return those of some values that are valid under a JSON Schema.
+    """Return the given values that are valid under a JSON Schema.
 
-    steps: keywords that may be evaluated for all of them. Raises as `examine`.
+    steps: most keyword evaluations for all values together. Raises the errors of `examine`.
     """
     with _judge(schema_text, steps) as validator:
         exact = _read(json.dumps(values))
@@ -70,7 +70,7 @@ def valid_values(schema_text: str, values: list[object], steps: int) -> list[obj
 
 @contextmanager
 def _judge(schema_text: str, steps: int) -> Iterator[Any]:
-    """The validator of a schema, limited to `steps`; its failures become `UncheckedError`."""
+    """Validator of a schema, limited to `steps`; its failures become `UncheckedError`."""
     _work.steps_left = steps
     validator = (_cached_validator if len(schema_text) < _CACHED_CHARACTERS else _validator)(schema_text)
     try:
@@ -99,7 +99,7 @@ _cached_validator = lru_cache(maxsize=64)(_validator)
 
 
 def _read(text: str) -> Any:  # noqa: ANN401  # any JSON
-    """A JSON text as a value; numbers are exact. Raises `ValueError` also where a name occurs twice."""
+    """Parse JSON with exact numbers. Raises `ValueError`, also for a duplicate name in an object."""
     return json.loads(
         text,
         parse_int=lambda digits: int(Decimal(digits)),
@@ -117,7 +117,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def _constant(word: str) -> object:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _object(members: list[tuple[str, object]]) -> dict[str, object]:
@@ -191,7 +191,7 @@ _OWN: Mapping[str, Keyword] = {
     "multipleOf": _multiple_of,
     "unevaluatedProperties": _unevaluated,
 }
-"""Replace jsonschema's, which search with Python's `re`, without a bound on time, or compute in floats."""
+"""Replacements for jsonschema's keywords that search with Python's `re`, unbounded in time, or compute in floats."""
 
 
 def _matches(pattern: str, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Structural tags, free text with structured parts, as Lark grammars; and where in their text JSON stands."""
+"""Structural tags (free text with structured parts) as Lark grammars, and the positions of JSON in their text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.errors import ConstraintError
 from lmtool.inference.guide.dialects import in_2020_12
-from lmtool.inference.guide.exact_patterns import ecma_pattern, exact_patterns
+from lmtool.inference.guide.patterns import ecma_pattern, exact_patterns
 from lmtool.inference.guide.schema.open_names import OpenNames, open_names
 
 if TYPE_CHECKING:
@@ -18,45 +18,44 @@ if TYPE_CHECKING:
     from lmtool.inference.guide.schema.document import Schema
 
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029]")
-"""Characters that Lark's strings cannot have as they are, beside those that JSON's cannot."""
+"""Characters that must be escaped in Lark strings, in addition to those of JSON."""
 
 
 class UnmarkedTextError(Exception):
-    """Only special tokens, which a text does not show, tell where some free text ends: its JSON cannot be found."""
+    """The end of some free text is marked only by special tokens, which the text does not show."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPart:
-    """One place in a tag where JSON stands."""
+    """One JSON value of a tag."""
 
     markers: tuple[str, ...]
-    """The text right before it is one of these, "" for the start of the answer; empty where no constant text is."""
+    """Constant texts of which one precedes it, "" for the start of the answer; empty if there is no constant text."""
     schema: Schema
     strict: bool
 
 
 def lark_string(text: str) -> str:
-    """Return a text as a string of Lark's."""
+    """Return a text as a Lark string."""
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def tag_grammar(
     tag: Mapping[str, object], read: Callable[[Schema], Schema] = in_2020_12, *, captures: bool = False
 ) -> tuple[str, list[JsonPart]]:
-    """Return the Lark grammar of a structural tag in either form, and the JSON in it, in the order of the grammar.
+    """Return the Lark grammar of a structural tag in either form, and its JSON parts in order.
 
-    captures: whether each JSON part is captured under its index; special tokens, no part of a text, are left out then.
-    read: returns what stands for a strict schema in the grammar. Free text (`any_text`, `triggered_tags`)
-    may stand at the end only, `any_text` also as all that a tag holds and before a special token: what follows it would
-    otherwise not be found. Raises `ConstraintError`, which names the part that is wrong, and `UnmarkedTextError` for a
-    tag whose JSON cannot be captured.
+    captures: capture each JSON part under its index and leave out special tokens, which are not part of a text.
+    read: returns the schema to use for a strict schema. Free text (`any_text`, `triggered_tags`) comes last, or what
+    follows it could not be found; `any_text` may also be the whole content of a tag or precede a special token.
+    Raises `ConstraintError` with the wrong part, and `UnmarkedTextError` for a tag whose JSON cannot be captured.
     """
     writer = _Writer(read, captures=captures)
     return writer.grammar(as_format(tag)), writer.parts
 
 
 def as_format(tag: Mapping[str, object]) -> object:
-    """The format of a structural tag, also of one in the older form. Raises `ConstraintError`."""
+    """Format of a structural tag, converted from the older form if needed. Raises `ConstraintError`."""
     if "format" in tag:
         return tag["format"]
     structures, triggers = tag.get("structures"), tag.get("triggers")
@@ -79,9 +78,9 @@ def _as_tag(entry: object, where: str, triggers: list[object]) -> Mapping[str, o
 
 
 def open_names_in(parts: Sequence[JsonPart]) -> tuple[OpenNames, tuple[bytes, ...]]:
-    """Whether names could come twice in these parts, and all the texts behind which one of them begins.
+    """Open names of these parts together, and all texts after which one of them begins.
 
-    Raises `ConstraintError` where they could, and no constant text says that JSON begins.
+    Raises `ConstraintError` if names are open and no constant text marks the start of the JSON.
     """
     names = [open_names(part.schema) for part in parts]
     if any(own.any and not part.markers for own, part in zip(names, parts, strict=True)):
@@ -98,7 +97,7 @@ def open_names_in(parts: Sequence[JsonPart]) -> tuple[OpenNames, tuple[bytes, ..
 
 
 class _Writer:
-    """Writes a rule for each part of a format."""
+    """Writes one rule per part of a format."""
 
     def __init__(self, read: Callable[[Schema], Schema], *, captures: bool) -> None:
         self.parts: list[JsonPart] = []
@@ -106,7 +105,7 @@ class _Writer:
         self._captures = captures
         self._rules: list[str] = []
         self._before: tuple[str, ...] = ("",)
-        """The text before the part that is written next is one of these; empty where no constant text is."""
+        """Constant texts of which one precedes the next part; empty if there is no constant text."""
         self._kinds: Mapping[str, Callable[[dict[str, object], str, bool], str]] = {
             "const_string": self._const,
             "json_schema": self._json,
@@ -126,7 +125,7 @@ class _Writer:
         return "\n".join(["%llguidance {}", f"start: {start}", *self._rules, "TAG_TEXT: /(.|\\n)*/", ""])
 
     def _node(self, node: object, where: str, *, last: bool) -> str:
-        """The body of a rule for a part. last: whether nothing comes after it."""
+        """Return the rule body of a part. last: nothing follows it."""
         if not isinstance(node, dict) or node.get("type") not in self._kinds:
             raise ConstraintError(f"{where} needs a type: one of {', '.join(self._kinds)}")
         if node.get("excludes") and node["type"] != "regex":
@@ -139,7 +138,7 @@ class _Writer:
         return name
 
     def _alternatives(self, nodes: Sequence[object], where: str, *, last: bool) -> Iterator[str]:
-        """Each of some parts, of which one stands here; afterwards any of their texts may stand before the next."""
+        """Yield the alternatives of one position; afterwards any of their texts may precede the next part."""
         before, ends = self._before, list[tuple[str, ...]]()
         for at, node in enumerate(nodes):
             self._before = before
@@ -153,7 +152,7 @@ class _Writer:
         return lark_string(text)
 
     def _json(self, node: dict[str, object], where: str, _: bool) -> str:
-        """A schema; with `strict` false its keywords that cannot be enforced are left out."""
+        """A JSON Schema; with `strict` false, keywords that cannot be enforced are left out."""
         schema = {} if node.get("json_schema") is True else node.get("json_schema")
         if not isinstance(schema, dict):
             raise ConstraintError(f"{where}.json_schema is {schema!r:.60}; expected a JSON Schema: an object or true")
@@ -167,7 +166,7 @@ class _Writer:
         return self._rule(body, f'[capture="{len(self.parts) - 1}"]') if self._captures else body
 
     def _token(self, node: dict[str, object], where: str, _: bool) -> str:
-        """A special token, which no text matches."""
+        """A special token, which is not part of the text."""
         number = node.get("token")
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
             raise ConstraintError(f"{where}.token is {number!r:.60}; expected the id of a token")
@@ -175,9 +174,9 @@ class _Writer:
         return '""' if self._captures else f"<[{number}]>"
 
     def _regex(self, node: dict[str, object], where: str, _: bool) -> str:
-        """A text that matches `pattern` and all of `also`, and has none of `excludes` in it, and behind it its `end`.
+        """A text that matches `pattern` and all of `also`, contains none of `excludes`, and is followed by `end`.
 
-        Text and end are one terminal: the longest that matches is taken, and a text of its own might swallow its end.
+        Text and end form one terminal: the longest match wins, so a separate text terminal might swallow its end.
         """
         self._before = ()
         patterns = [_text(node, "pattern", where), *_texts(node, "also", where)]
@@ -263,12 +262,12 @@ class _Writer:
 
 
 def _either(ends: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The texts of all alternatives; none where one alternative has none."""
+    """Texts of all alternatives; empty if one alternative has none."""
     return tuple(dict.fromkeys(text for texts in ends for text in texts)) if all(ends) else ()
 
 
 def _is_marked(behind: Sequence[object]) -> bool:
-    """Whether what comes next begins with a special token. behind: the next parts, up to two."""
+    """True if the next part begins with a special token. behind: the next parts, up to two."""
     node = behind[0] if behind else None
     if not isinstance(node, dict):
         return False
@@ -289,12 +288,12 @@ def _is_free(node: object) -> bool:
 
 
 def _is_free_tail(parts: Sequence[object]) -> bool:
-    """Whether free text before these parts may be all there is."""
+    """True if free text before these parts may be the last text."""
     return len(parts) == 1 and isinstance(parts[0], dict) and parts[0].get("type") == "optional"
 
 
 def _slashed(pattern: str) -> str:
-    """A pattern as Lark has it: between slashes, on one line."""
+    """A pattern as a Lark regular expression: between slashes, on one line."""
     pattern = ecma_pattern(pattern).replace("\\\n", "\\n").replace("\n", "\\n")
     return "/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern) + "/"
 
@@ -308,8 +307,8 @@ def _texts(node: dict[str, object], name: str, where: str) -> list[str]:
 
 def _check_last(where: str, *, last: bool) -> None:
     if not last:
-        hint = "put it at the end, or alone into a tag"
-        raise ConstraintError(f"{where} is free text with something behind it", hint)
+        hint = "put it at the end, or make it the only content of a tag"
+        raise ConstraintError(f"{where} is free text followed by another part", hint)
 
 
 def _text(node: dict[str, object], name: str, where: str, *, empty: bool = False) -> str:

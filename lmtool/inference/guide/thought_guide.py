@@ -1,4 +1,4 @@
-"""A stream's thought, before its constraint is in force: where it ends, and that it ends at its budget."""
+"""Guide through a thought before a constrained answer: finds its end and enforces its token budget."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from lmtool.inference.guide.llguidance import MatcherGuide
 
 Phase: TypeAlias = Literal["opening", "thought", "answer"]
-"""Of a stream: it may begin a thought or its answer; it is in its thought; in its answer, or on the way there."""
+"""`opening`: a thought or the answer may begin; `thought`: inside the thought; `answer`: in it or forced to it."""
 
 
 class ThoughtTokens:
-    """What the tokens of a vocabulary mean for the marks of one kind of thought. Safe from any thread."""
+    """Tokens of a vocabulary that matter for one kind of thought marks. Safe from any thread."""
 
     def __init__(self, thought: ThoughtMarks, tokenizer: LLTokenizer, eos: frozenset[int]) -> None:
-        """Look through the whole vocabulary: 0.1 s for 100,000 tokens."""
+        """Scan the vocabulary: 0.1 s for 100,000 tokens."""
         self.eos = eos
         self.opening = thought.opening.encode()
         self.closings = tuple(mark.encode() for mark in thought.closings)
@@ -35,12 +35,12 @@ class ThoughtTokens:
         self.longest = max(map(len, self.closings))
         self._tokenizer = tokenizer
         self._overrun: dict[bytes, list[int]] = {}
-        """Tokens that close a thought and go on with what is no separator, by how much of a mark stands before them."""
+        """Tokens that close a thought and continue with more than the separator, by the start of the mark before."""
         for token in range(tokenizer.vocab_size):
             self._note_overrun(token, self.piece(token))
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token; a special one's name."""
+        """Bytes of a token; for a special token, its name."""
         found: bytes = self._tokenizer.decode_bytes([token])
         return found
 
@@ -55,25 +55,25 @@ class ThoughtTokens:
                     self._overrun.setdefault(mark[:length], []).append(token)
 
     def overrun(self, tail: bytes) -> list[int]:
-        """Tokens that may not follow in a thought that ends so, because a constrained answer would begin inside them.
+        """Tokens forbidden after these last bytes of a thought, because a constrained answer would begin inside them.
 
-        tail: its last bytes.
+        tail: last bytes of the thought.
         """
         return [token for begun, tokens in self._overrun.items() if tail.endswith(begun) for token in tokens]
 
     def find_closing(self, text: bytes) -> bytes | None:
-        """What stands behind the first closing mark of a text; None without one."""
+        """Bytes after the first closing mark of a text; None without one."""
         ends = [at + len(mark) for mark in self.closings if (at := text.find(mark)) >= 0]
         return text[min(ends) :] if ends else None
 
     def openings(self, written: int) -> list[int]:
-        """Tokens that go on with the opening mark. written: how many of its bytes stand there already."""
+        """Tokens that continue the opening mark. written: bytes of the mark that are already written."""
         rest = self.opening[written:]
         return [token for token, piece in self._beginnings if rest.startswith(piece) or piece.startswith(rest)]
 
     @cached_property
     def _beginnings(self) -> list[tuple[int, bytes]]:
-        """Tokens that have to do with the opening mark: parts of it, and what begins with its end."""
+        """Tokens that are parts of the opening mark or begin with one of its suffixes."""
         parts = {self.opening[first:end] for end in range(len(self.opening) + 1) for first in range(end)}
         ends = tuple(self.opening[first:] for first in range(len(self.opening)))
         pieces = ((token, self.piece(token)) for token in range(self._tokenizer.vocab_size))
@@ -81,10 +81,10 @@ class ThoughtTokens:
 
 
 class ThoughtGuide:
-    """An `interfaces.Guide`: lets a stream think, ends the thought at its budget, then follows the constraint.
+    """An `interfaces.Guide` that allows a thought, ends it at its budget, then applies the constraint.
 
-    Where there is a constraint, no eos id may come before it is met. Between the closing mark and the answer stands the
-    separator, which is forced: the constraint begins behind it. Without one, anything goes once the thought is over.
+    With a constraint, no eos id is legal before it is met. The separator between the closing mark and the answer is
+    forced; the constraint begins after it. Without a constraint, any token is legal once the thought has ended.
     """
 
     __slots__ = (
@@ -102,22 +102,22 @@ class ThoughtGuide:
     )
 
     def __init__(self, thought: ThoughtMarks, tokens: ThoughtTokens, inner: MatcherGuide | None) -> None:
-        """inner: the constraint, at its start; None where there is none."""
+        """inner: the constraint at its start, or None."""
         self._thought = thought
         self._tokens = tokens
         self._inner = inner
         self._budget = thought.budget
         self._phase: Phase = "opening" if thought.opening else "thought"
         self._opened = b""
-        """In phase `opening`: what was written of the mark."""
+        """In phase `opening`: bytes of the mark so far."""
         self._trial = inner.fork() if inner is not None and thought.opening else None
-        """In phase `opening`: the constraint behind the same text, as long as that may be an answer, too."""
+        """In phase `opening`: the constraint advanced by the same text, while that may also be an answer."""
         self._tail = b""
-        """In phase `thought`: its last bytes, less than a mark."""
+        """In phase `thought`: its last bytes, fewer than a mark has."""
         self._count = 0
         """Tokens of the thought."""
         self._forced: list[int] = []
-        """Ids that must follow, and lead to the answer."""
+        """Ids that must follow and lead to the answer."""
         self._error: LmtoolError | None = None
         if thought.budget == 0:
             self._force(thought.empty or thought.ending)
@@ -135,11 +135,11 @@ class ThoughtGuide:
 
     @property
     def _follows(self) -> bool:
-        """Whether the constraint alone decides what comes."""
+        """True if the constraint alone decides the next token."""
         return self._phase == "answer" and not self._forced
 
     def advance(self, token: int) -> None:
-        """Follow the token that the stream was given."""
+        """Advance by the token that the stream was given."""
         if self._error is not None:
             return
         if self._forced:
@@ -155,11 +155,11 @@ class ThoughtGuide:
         if token == self._forced[0]:
             del self._forced[0]
         else:
-            self._error = ServerError(f"token {token} was picked where the thought had to end with {self._forced[0]}")
+            self._error = ServerError(f"token {token} was sampled where the thought had to end with {self._forced[0]}")
 
     def _advance_thought(self, token: int) -> None:
         if self._inner is not None and token in self._tokens.eos:
-            self._error = ServerError(f"the eos id {token} was picked in the thought before a constrained answer")
+            self._error = ServerError(f"the eos id {token} was sampled in the thought before a constrained answer")
             return
         self._count += 1
         self._think(self._tokens.piece(token))
@@ -176,15 +176,15 @@ class ThoughtGuide:
         if self._inner is None:
             return
         if not self._tokens.separator.startswith(rest):
-            self._error = ServerError(f"a token was picked that closes the thought and begins the answer: {rest!r}")
+            self._error = ServerError(f"the sampled token closes the thought and begins the answer: {rest!r}")
         elif len(rest) < len(self._tokens.separator):
             self._forced = list(self._thought.separators[len(rest)])
 
     def _advance_opening(self, token: int) -> None:
-        """Follow a token of what is the opening mark, or the answer."""
+        """Advance by a token of the opening mark or of the answer."""
         text, mark = self._opened + self._tokens.piece(token), self._tokens.opening
         if self._inner is None:
-            text = text.lstrip()  # as a reader of the text takes it
+            text = text.lstrip()  # as the reader of the text does
         if text.startswith(mark):
             self._phase, self._trial = "thought", None
             self._think(text[len(mark) :])
@@ -198,12 +198,12 @@ class ThoughtGuide:
             self._begin_answer(token)
 
     def _begin_answer(self, token: int) -> None:
-        """Follow a token behind which there can be no thought; what was written of a mark belongs to the answer."""
+        """Advance by a token that rules out a thought; the bytes of the mark so far belong to the answer."""
         self._phase = "answer"
         if self._inner is None:
             return
         if self._trial is None:
-            self._error = ServerError(f"token {token} was picked in the middle of the mark that opens a thought")
+            self._error = ServerError(f"token {token} was sampled in the middle of the mark that opens a thought")
         else:
             self._inner, self._trial = self._trial, None
             self._inner.advance(token)
@@ -212,13 +212,13 @@ class ThoughtGuide:
         self._forced, self._phase = list(ids), "answer"
 
     def followed(self) -> MatcherGuide | None:
-        """The guide whose mask is the beginning of this one's, see `finish_mask`; None where there is none."""
+        """Guide whose mask `finish_mask` completes; None if there is none."""
         if self._phase == "opening":
             return self._trial
         return self._inner if self._follows else None
 
     def finish_mask(self, row: NDArray[np.uint32]) -> None:
-        """Make the next tokens' mask. row: [ceil(V / 32)], that of `followed` where there is one; changed in place."""
+        """Complete the mask. row: [ceil(V / 32)], that of `followed` if it is not None; changed in place."""
         if self._error is not None:
             row[:] = 0
             _set(row, tuple(self._tokens.eos))
@@ -238,33 +238,29 @@ class ThoughtGuide:
             _set(row, self._tokens.openings(len(self._opened)))
 
     def forced(self) -> list[int]:
-        """Return the tokens that must follow now, without following them."""
+        """Return the tokens that must follow, without advancing."""
         if self._error is not None or not (self._forced or self._follows):
             return []
         return [*self._forced, *(() if self._inner is None else self._inner.forced())]
 
     def accepts(self, draft: Sequence[int]) -> int:
-        """Return how many tokens of a draft are legal, from its start."""
-        ahead = self.fork()
-        legal = next((at for at, token in enumerate(draft) if not ahead.take(token)), len(draft))
-        return legal + ahead.accepts_behind(draft[legal:])
+        """Return the number of legal tokens at the start of a draft."""
+        return 0 if self._error is not None else self.fork().follow(draft)
 
-    def take(self, token: int) -> bool:
-        """Advance by a token of a draft where that is legal; not once the constraint alone decides."""
-        undecided = self._phase == "opening" and self._inner is not None  # a step of its own tells
-        if self._follows or undecided:
-            return False
-        self.advance(token)
-        return self._error is None
-
-    def accepts_behind(self, draft: Sequence[int]) -> int:
-        """How many tokens of a draft are legal where the constraint alone decides; 0 anywhere else."""
-        if not self._follows or self._error is not None:
-            return 0
-        return len(draft) if self._inner is None else self._inner.accepts(draft)
+    def follow(self, draft: Sequence[int]) -> int:
+        """Advance through a draft up to the constrained answer; return how many of its tokens are legal."""
+        for at, token in enumerate(draft):
+            if self._follows:
+                return len(draft) if self._inner is None else at + self._inner.accepts(draft[at:])
+            if self._phase == "opening" and self._inner is not None:  # this step is decided by its own mask
+                return at
+            self.advance(token)
+            if self._error is not None:
+                return at
+        return len(draft)
 
     def fork(self) -> ThoughtGuide:
-        """Return an independent guide at the same place."""
+        """Return an independent guide in the same state."""
         copy = ThoughtGuide(self._thought, self._tokens, None if self._inner is None else self._inner.fork())
         copy._phase, copy._opened, copy._tail = self._phase, self._opened, self._tail
         copy._trial = None if self._trial is None else self._trial.fork()
@@ -272,7 +268,7 @@ class ThoughtGuide:
         return copy
 
     def may_end(self) -> bool:
-        """Whether the text so far is a whole match, so that eos is legal."""
+        """True if the text so far is a complete match, so that eos is legal."""
         if self._error is not None or self._forced:
             return False
         if self._inner is None:
@@ -281,11 +277,11 @@ class ThoughtGuide:
         return followed is not None and followed.may_end()
 
     def ended(self) -> bool:
-        """Whether nothing but eos can follow."""
+        """True if only an eos id can follow."""
         return self._error is None and self._follows and self._inner is not None and self._inner.ended()
 
     def error(self) -> LmtoolError | None:
-        """Return why the stream cannot go on, if so."""
+        """Return the error that ends the stream, or None."""
         return self._error or (None if self._inner is None else self._inner.error())
 
 

@@ -1,6 +1,6 @@
-"""Unique names in JSON objects, which no grammar can express: tokens that would repeat a name are forbidden.
+"""Unique names in JSON objects, which no grammar can express: tokens that would repeat a name are masked.
 
-Where a schema asks for it, the strings of arrays are kept unique in the same way.
+The strings of arrays with `uniqueItems` are kept unique in the same way.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from functools import cached_property, lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from lmtool.inference.guide.json_cursor import MEMBER, NAME, STRING, Frame, JsonCursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,16 +23,155 @@ if TYPE_CHECKING:
     from lmtool.inference.guide.schema.open_names import OpenNames
 
     Row: TypeAlias = NDArray[np.uint32]
-    """[ceil(V / 32)]: a bit for each token that may come next; changed in place."""
-    Visited: TypeAlias = dict[tuple[int, bytes, int], tuple[bool, Frame | None]]
-    """Whether a name is left behind a place, as far as looked; and the place's object, so that its id stays its own."""
+    """[ceil(V / 32)]: one bit per token that may come next; changed in place."""
+    Visited: TypeAlias = "dict[tuple[int, bytes, int], tuple[bool, Frame | None]]"
+    """Search result per state: a free name remains; and the state's frame, kept so that its id stays unique."""
+
+
+OUTSIDE, VALUE, MEMBER, NAME, STRING, ESCAPED = range(6)
+"""States: in free text; in a value outside strings; before a name; in a name; in another string; in its escape."""
+
+_QUOTE, _BACKSLASH, _COMMA = b'"\\,'
+_OBJECT = ord("{")
+_OPENING = frozenset(b"{[")
+_CLOSING = frozenset(b"}]")
+_BARE = frozenset(b' \t\n\r-+.0123456789aeflnrstuE"{[')
+"""Characters that a top-level value may contain outside its strings."""
+_SHORT = frozenset(b'"\\bfnrt')
+_CONTROLS = frozenset(
+    f"u{number:04x}"[:end].encode()
+    for number in range(1, 32)
+    if chr(number) not in "\b\f\n\r\t"
+    for end in range(1, 6)
+)  # fmt: skip
+"""Escapes of characters that have no other spelling, and the prefixes of these escapes.
+
+U+0000 is excluded: a pattern may be rewritten without it, see `exact_pattern`.
+"""
+
+
+class Frame(NamedTuple):
+    """One open object or array."""
+
+    names: frozenset[bytes] | None
+    """Spellings of the names so far, or of an array's strings; None for an array whose strings may repeat."""
+    outer: Frame | None
+    identity: object
+    """Object that stays the same while names are added."""
+
+
+class JsonCursor:
+    """Follows the bytes of JSON that a grammar guarantees: only names are checked.
+
+    A name must be spelled as `json.dumps(name, ensure_ascii=False)` does: with free escapes a name could repeat unseen,
+    or pass for another name than the schema means.
+    """
+
+    __slots__ = ("_longest", "_tail", "_unique_items", "escape", "frame", "markers", "name", "state")
+
+    def __init__(self, markers: tuple[bytes, ...] = (b"",), *, unique_items: bool = False) -> None:
+        """markers: texts after which a JSON value begins; the empty text stands for the start of the answer.
+
+        unique_items: treat the strings of arrays as names.
+        """
+        self._unique_items = unique_items
+        self.markers = tuple(filter(None, markers))
+        self.state = VALUE if b"" in markers else OUTSIDE
+        self.frame: Frame | None = None
+        self.name = b""
+        """Name so far, in state NAME."""
+        self.escape = b""
+        """Escape so far, without its backslash, or the backslash if nothing follows it yet."""
+        self._longest = max(map(len, self.markers), default=0)
+        self._tail = b""
+
+    def copy(self) -> JsonCursor:
+        """Return an independent cursor in the same state."""
+        copy = object.__new__(JsonCursor)
+        copy.markers, copy._longest, copy._tail = self.markers, self._longest, self._tail
+        copy._unique_items = self._unique_items
+        copy.state, copy.frame, copy.name, copy.escape = self.state, self.frame, self.name, self.escape
+        return copy
+
+    def feed(self, data: bytes) -> bool:
+        """Advance by some bytes. Returns False, and becomes unusable, for a repeated or misspelled name."""
+        if self.state in {STRING, NAME} and not self.escape and _QUOTE not in data and _BACKSLASH not in data:
+            self.name += data if self.state == NAME else b""
+            return True
+        return all(map(self._feed_byte, data))
+
+    def _feed_byte(self, byte: int) -> bool:
+        state = self.state
+        if state == NAME:
+            return self._in_name(byte)
+        if state == STRING:
+            self.state = VALUE if byte == _QUOTE else ESCAPED if byte == _BACKSLASH else STRING
+        elif state == ESCAPED:
+            self.state = STRING
+        elif state == OUTSIDE:
+            self._outside(byte)
+        else:
+            self._between(byte)
+        return True
+
+    def _between(self, byte: int) -> None:
+        """Advance by a structural character, or part of a number or literal."""
+        if byte == _QUOTE:
+            self.state = NAME if self.state == MEMBER else STRING
+        elif byte in _OPENING:
+            named = self._unique_items or byte == _OBJECT
+            self.frame = Frame(frozenset() if named else None, self.frame, object())
+            self.state = MEMBER if named else VALUE
+        elif self.frame is None:  # part of a number or literal, or text after it
+            if byte not in _BARE:
+                self.state = OUTSIDE
+            self._outside(byte)
+        elif byte in _CLOSING:
+            self.frame = self.frame.outer
+            self.state = VALUE if self.frame is not None else OUTSIDE
+        elif byte == _COMMA and self.frame.names is not None:
+            self.state = MEMBER
+
+    def _in_name(self, byte: int) -> bool:
+        if self.escape:
+            return self._in_escape(byte)
+        if byte == _BACKSLASH:
+            self.escape = b"\\"
+        elif byte == _QUOTE:
+            return self._close_name()
+        else:
+            self.name += bytes((byte,))
+        return True
+
+    def _in_escape(self, byte: int) -> bool:
+        escape = self.escape.removeprefix(b"\\") + bytes((byte,))
+        if (len(escape) == 1 and byte in _SHORT) or len(escape) == 5:
+            self.name, self.escape = self.name + b"\\" + escape, b""
+            return len(escape) == 1 or escape in _CONTROLS
+        self.escape = escape
+        return escape in _CONTROLS
+
+    def _close_name(self) -> bool:
+        assert self.frame is not None, "names stand in objects and arrays"
+        assert self.frame.names is not None, "strings of such an array are no names"
+        if self.name in self.frame.names:
+            return False
+        self.frame = self.frame._replace(names=self.frame.names | {self.name})
+        self.state, self.name = VALUE, b""
+        return True
+
+    def _outside(self, byte: int) -> None:
+        if self.markers:
+            self._tail = (self._tail + bytes((byte,)))[-self._longest :]
+            if self._tail.endswith(self.markers):
+                self.state, self._tail = VALUE, b""
 
 
 class NameTokens:
-    """The tokens of a vocabulary that matter to names, computed once."""
+    """Tokens of a vocabulary that affect names, computed once."""
 
     def __init__(self, tokenizer: LLTokenizer, vocab_size: int) -> None:
-        """Look at every token; takes 0.1 s of CPU for 128,000."""
+        """Scan the vocabulary; 0.1 s of CPU for 128,000 tokens."""
         self._tokenizer = tokenizer
         self._size = vocab_size
         quoted: dict[int, list[int]] = {1: [], 2: [], 3: [], 4: []}
@@ -53,17 +190,17 @@ class NameTokens:
             if b"\\" in data:
                 (escaped if b'"' in data.partition(b"\\")[0] else misspelled).append(token)
         self.quoted = {least: np.array(sorted({*tokens, *escaped}), np.int64) for least, tokens in quoted.items()}
-        """By a number of quotes: tokens with so many at least, or with an escape behind one."""
+        """By number of quotes: tokens with at least that many, or with an escape after a quote."""
         self.closing = dict(closing)
-        """By what a name still lacks: tokens that begin with it and the closing quote."""
+        """By the rest of a name: tokens that begin with this rest and the closing quote."""
         self.closing_commas = np.array(closing_commas, np.int64)
-        """Tokens that may end a string, and go on to another name behind it."""
+        """Tokens that may end a string and continue to the next name."""
         self.commas = np.array(sorted({*commas, *closing_commas}), np.int64)
         self.well_spelled = ~_row(self._misspelled(misspelled), vocab_size)
-        """All tokens but those that, in a name, spell a character in another way than `JsonCursor` takes."""
+        """Bit row of all tokens except those that spell a character of a name differently than `JsonCursor` accepts."""
 
     def _texts(self) -> Iterator[tuple[int, bytes]]:
-        """Tokens that are part of a text, with their bytes."""
+        """Yield the tokens that are part of a text, with their bytes."""
         for token in range(self._size):
             if not self._tokenizer.is_special_token(token):
                 yield token, self._tokenizer.decode_bytes([token])
@@ -77,26 +214,26 @@ class NameTokens:
 
     @cached_property
     def by_bytes(self) -> dict[bytes, list[int]]:
-        """Tokens by their bytes; takes 10 MB for 128,000 and is made for schemas with patterns for names only."""
+        """Tokens by their bytes; 10 MB for 128,000, built only for schemas with name patterns."""
         found = defaultdict(list)
         for token, data in self._texts():
             found[data].append(token)
         return dict(found)
 
     def unique(self, names: OpenNames, markers: tuple[bytes, ...]) -> UniqueNames | None:
-        """What keeps a stream's names unique; None where they are so by the grammar. markers: see `JsonCursor`."""
+        """Tracker of a stream's names; None if the grammar keeps them unique. markers: see `JsonCursor`."""
         if not names.any:
             return None
         cursor = JsonCursor(markers, unique_items=names.unique_items)
         return UniqueNames(self, cursor, may_run_out=names.may_run_out)
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that a token adds to a text; none for a special one."""
+        """Bytes that a token adds to a text; empty for a special token."""
         return b"" if self._tokenizer.is_special_token(token) else self._tokenizer.decode_bytes([token])
 
 
 def _before_quote(data: bytes) -> bytes | None:
-    """What stands before the first quote that no backslash escapes; None where there is no such quote."""
+    """Bytes before the first unescaped quote; None without one."""
     end = data.find(b'"')
     while end > 0 and (end - len(data[:end].rstrip(b"\\"))) % 2:
         end = data.find(b'"', end + 1)
@@ -116,7 +253,7 @@ def _clear(row: Row, tokens: Iterable[int]) -> None:
 
 
 def _allowed(row: Row, tokens: NDArray[np.int64]) -> list[int]:
-    """Those of the tokens whose bits are set."""
+    """Given tokens whose bits are set."""
     if not len(tokens):
         return []
     bits = (row[tokens >> 5] >> (tokens & 31).astype(np.uint32)) & np.uint32(1)
@@ -125,38 +262,38 @@ def _allowed(row: Row, tokens: NDArray[np.int64]) -> list[int]:
 
 
 _MAX_PLACES = 200
-"""Places searched for one mask; beyond, a name is assumed to be left: where none is, the stream ends with an error."""
+"""Most states searched for one mask; beyond, a free name is assumed, and the stream fails if there is none."""
 
 
 class UniqueNames:
-    """The names in one stream's JSON. Belongs to its guide."""
+    """Names in one stream's JSON; owned by its guide."""
 
     __slots__ = ("_alive", "_cursor", "_dead", "_may_run_out", "_tokens")
 
     def __init__(self, tokens: NameTokens, cursor: JsonCursor, *, may_run_out: bool) -> None:
-        """may_run_out: whether the schema says which names there may be, so that none may be left."""
+        """may_run_out: the schema restricts the names, so that all may be used up."""
         self._tokens = tokens
         self._cursor = cursor
         self._may_run_out = may_run_out
         if may_run_out:
-            tokens.by_bytes  # noqa: B018  # made now, and not while a step waits for a mask
+            tokens.by_bytes  # noqa: B018  # built now, not while a step waits for a mask
         self._alive: tuple[object, set[tuple[int, bytes]]] = (None, set())
-        """Beginnings behind which a name of the current object is left, and that object with its names."""
+        """Current object with its names, and prefixes after which a free name remains."""
         self._dead: tuple[object, set[tuple[int, bytes]]] = (None, set())
-        """Beginnings behind which none is left, which stays so however many names are added, and the object."""
+        """Current object, and prefixes after which no free name remains, whatever names are added."""
 
     def copy(self) -> UniqueNames:
-        """Return independent names at the same place."""
+        """Return an independent tracker in the same state."""
         return UniqueNames(self._tokens, self._cursor.copy(), may_run_out=self._may_run_out)
 
     def advance(self, token: int) -> bool:
-        """Follow a token; False where it repeats a name."""
+        """Advance by a token; False if it repeats a name."""
         return self._cursor.feed(self._tokens.bytes_of(token))
 
     def legal(self, tokens: list[int], *, forced: bool = False) -> int:
-        """How many of these tokens in a row repeat no name, as far as that is known without a mask.
+        """Number of tokens, from the first, that repeat no name, as far as known without a mask.
 
-        forced: whether the grammar allows no others, so that none of them leads into a dead end.
+        forced: the grammar allows no other tokens, so none of them leads into a dead end.
         """
         cursor, doubtful = self._cursor.copy(), self._may_run_out and not forced
         for count, token in enumerate(tokens):
@@ -165,7 +302,7 @@ class UniqueNames:
         return len(tokens)
 
     def forbid_repeats(self, row: Row, matcher: LLMatcher) -> None:
-        """Forbid tokens that repeat a name, now or inevitably later. matcher: at this place; it stays there."""
+        """Mask tokens that repeat a name, now or inevitably later. matcher: in the same state; left unchanged."""
         self._forbid(row, self._cursor)
         frame = self._cursor.frame
         if not self._may_run_out or frame is None:
@@ -180,7 +317,7 @@ class UniqueNames:
         _clear(row, dead)
 
     def _forbid(self, row: Row, cursor: JsonCursor) -> None:
-        """Forbid the tokens that themselves repeat or misspell a name."""
+        """Mask the tokens that repeat or misspell a name themselves."""
         tokens = self._tokens
         quotes = 4
         if cursor.state == NAME and cursor.escape:
@@ -202,7 +339,7 @@ class UniqueNames:
         _clear(row, [token for token in tokens if not cursor.copy().feed(self._tokens.bytes_of(token))])
 
     def _suspects(self, row: Row, cursor: JsonCursor) -> list[tuple[int, JsonCursor]]:
-        """Tokens behind which all names may be used, and where they lead; fewest used names first."""
+        """Tokens after which all names may be used up, with the resulting cursor; fewest used names first."""
         suspects = []
         for token in dict.fromkeys(self._candidates(row, cursor)):
             after = cursor.copy()
@@ -213,7 +350,7 @@ class UniqueNames:
         return [(token, after) for _, token, after in sorted(suspects, key=itemgetter(0))]
 
     def _candidates(self, row: Row, cursor: JsonCursor) -> Iterator[int]:
-        """Allowed tokens that may lead to a name, or further into one."""
+        """Yield allowed tokens that may lead to a name or further into one."""
         tokens = self._tokens
         yield from _allowed(row, tokens.closing_commas if cursor.state in {NAME, STRING} else tokens.commas)
         if cursor.state == NAME and cursor.escape:
@@ -228,7 +365,7 @@ class UniqueNames:
             yield from _allowed(row, tokens.quoted[1])
 
     def _leaves_name(self, token: int, after: JsonCursor, matcher: LLMatcher, visited: Visited) -> bool:
-        """Whether behind a token a name is left that the object does not have yet, as far as that is searched."""
+        """True if a name that the object lacks remains after a token, as far as the search goes."""
         spot, ours = (after.state, after.name), after.frame is self._alive[0]
         place = (*spot, id(after.frame))
         if ours and any(state == after.state and name.startswith(after.name) for state, name in self._alive[1]):
@@ -256,12 +393,12 @@ class UniqueNames:
 
 
 def _may_repeat(cursor: JsonCursor) -> bool:
-    """Whether the object may be about to get a name that it has."""
+    """True if the next name may be one that the object has."""
     return cursor.state in {MEMBER, NAME} and bool(_beginning_with(cursor.name, cursor.frame))
 
 
 def _beginning_with(text: bytes, frame: Frame | None) -> Sequence[bytes]:
-    """The names of an object that begin with a text."""
+    """Names of an object that begin with a text."""
     if frame is None or not frame.names:
         return ()
     ordered = _ordered(frame.names)
@@ -274,6 +411,6 @@ def _ordered(names: frozenset[bytes]) -> list[bytes]:
 
 
 def _tokens_of(row: Row) -> list[int]:
-    """All tokens whose bits are set."""
+    """Tokens whose bits are set."""
     found: list[int] = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
     return found

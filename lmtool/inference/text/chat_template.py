@@ -1,4 +1,4 @@
-"""How a conversation becomes the text that a model was trained on: its Jinja chat template, rendered in a sandbox."""
+"""Chat templates: the text of a conversation in the format that the model was trained on, rendered in a sandbox."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lmtool.core.errors import RequestError
 from lmtool.core.tool_arguments import arguments_object
 from lmtool.core.types import ROLES, ChatPrompt
-from lmtool.inference.text import isolated_templates
-from lmtool.inference.text.isolated_templates import TRUSTED, run_isolated
+from lmtool.inference.text.workers import TRUSTED, call_early, run_isolated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,18 +28,18 @@ if TYPE_CHECKING:
     from lmtool.core.types import ChatMessage, ToolCall
 
 MAX_CHARACTERS = 16 * 2**20
-"""Longest text that a template may give, several times what a frame can carry."""
+"""Longest rendered conversation in characters, several times the size of a frame."""
 REASONING = ("reasoning_content", "thinking")
-"""What templates call the thought of an earlier turn: Qwen's, DeepSeek's and GLM's, and GPT-OSS's."""
+"""Names of an earlier turn's thought in templates: Qwen, DeepSeek and GLM; GPT-OSS."""
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What a template's own expressions raise beside Jinja's errors."""
+"""Exceptions of a template's own expressions, in addition to Jinja's errors."""
 
 
 class ChatTemplate:
     """One model's chat template, rendered as transformers does.
 
     No Python attributes, no changes to what it is given, at most `MAX_CHARACTERS` of output. Every template but the
-    included model's is rendered in another process, which bounds its time and memory, see `isolated_templates`.
+    included model's is rendered in another process, which bounds its time and memory, see `workers`.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -49,7 +48,7 @@ class ChatTemplate:
         self._tokens = dict(tokens)
 
     def render(self, chat: ChatPrompt) -> str:
-        """Return the conversation as text, up to where the assistant's answer begins; `prefill` is not part of it.
+        """Return the conversation as text, up to the start of the assistant's answer; `prefill` is not included.
 
         `add_generation_prompt` (true) and `documents` (none) are variables of `chat_template_kwargs`.
 
@@ -88,9 +87,9 @@ class ChatTemplate:
             ) from error
 
     def render_parts(self, chat: ChatPrompt) -> tuple[str | tuple[int, ...], ...]:
-        """The conversation as `render` gives it, with the ids of turns that have `tokens` where their texts would be.
+        """Return `render`'s text in parts, with token ids in place of the turns that have `tokens`.
 
-        Raises what `render` raises, and `RequestError` for a template that does not show such a turn as it is, once.
+        Raises the errors of `render`, and `RequestError` for a template that does not print such a turn unchanged once.
         """
         parts: list[str | tuple[int, ...]] = [self.render(_marked(chat))]
         for index, message in enumerate(chat.messages):
@@ -106,11 +105,11 @@ class ChatTemplate:
         return tuple(parts)
 
     def _names(self, role: str) -> bool:
-        """Whether the template's source has this role as a text in quotes."""
+        """True if the template contains this role as a quoted string."""
         return f"'{role}'" in self._source or f'"{role}"' in self._source
 
     def _with_tools(self, chat: ChatPrompt) -> str:
-        """The conversation as text. Only if the template fails on a tool without description, it gets an empty one."""
+        """Render; if the template fails on tools without a description, retry with empty ones."""
         try:
             return self._render(chat)
         except (TemplateError, *_FAILURES):
@@ -125,7 +124,7 @@ class ChatTemplate:
         return run_isolated(self._source, partial(_text, self._source, tuple(self._tokens.items())), chat)
 
     def text(self, chat: ChatPrompt) -> str:
-        """The conversation as `render` gives it, rendered in this process. Raises what Jinja and expressions raise."""
+        """Render in this process. Raises the errors of Jinja and of the template's expressions."""
         found: list[str] = []
         length = 0
         variables: dict[str, object] = {
@@ -155,7 +154,7 @@ class ChatTemplate:
 
 
 def _completed(tool: Mapping[str, object]) -> Mapping[str, object]:
-    """A tool with the members that the API lets a client omit: an empty description, no parameters."""
+    """Tool with the optional members of the API filled in: empty description, no parameters."""
     function = tool.get("function")
     if not isinstance(function, dict):
         return tool
@@ -165,14 +164,14 @@ def _completed(tool: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def prepare(*, isolated: bool) -> None:
-    """Begin to start a process that renders chat templates, where they are isolated."""
+    """Start a rendering process in the background, if templates are isolated."""
     if isolated:
-        isolated_templates.prepare(partial(_text, "", (), ChatPrompt(())))
+        call_early(partial(_text, "", (), ChatPrompt(())))
 
 
 @lru_cache(maxsize=8)
 def _template(source: str, tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
-    """The template with these tokens, which a process compiles once."""
+    """Template with these tokens, compiled once per process."""
     return ChatTemplate(source, dict(tokens))
 
 
@@ -181,7 +180,7 @@ def _text(source: str, tokens: tuple[tuple[str, str], ...], chat: ChatPrompt) ->
 
 
 _MARK = secrets.token_hex(16)
-"""Stands for ids while a template is rendered; nobody else's text has it."""
+"""Placeholder for token ids while a template is rendered; random, so no text contains it."""
 
 
 def _mark(index: int) -> str:
@@ -189,7 +188,7 @@ def _mark(index: int) -> str:
 
 
 def _marked(chat: ChatPrompt) -> ChatPrompt:
-    """The conversation with marks in place of the texts whose ids are given, thoughts before them included."""
+    """Conversation with placeholders for the turns given as ids, including their thoughts."""
     turns = (
         turn if turn.tokens is None else replace(turn, content=_mark(index), reasoning="")
         for index, turn in enumerate(chat.messages)
@@ -198,7 +197,7 @@ def _marked(chat: ChatPrompt) -> ChatPrompt:
 
 
 def _turn(message: ChatMessage) -> dict[str, object]:
-    """A message as templates read it; arguments of calls are objects there, not the text of one."""
+    """Message in the form that templates read; arguments of tool calls are objects there."""
     turn: dict[str, object] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         turn["tool_calls"] = [
@@ -215,7 +214,7 @@ def _turn(message: ChatMessage) -> dict[str, object]:
 
 
 class _Arguments(dict[str, object]):
-    """The arguments of a call as an object, for most templates, and as its text for those that print or join it."""
+    """Arguments of a tool call: an object for most templates, and text for those that print or concatenate it."""
 
     def __init__(self, call: ToolCall) -> None:
         super().__init__(arguments_object(call.arguments))

@@ -1,4 +1,4 @@
-"""Where the files of a tokenizer lie: in a local folder, or in the cache of the Hugging Face hub."""
+"""Locations of a tokenizer's files: a local folder or the cache of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-"""What is read of a model's folder; only the first is needed."""
+"""Files read from a model's folder; only the first is required."""
 _MOST_BYTES = 128 << 20
-"""Of one of these; published ones have 40 million."""
+"""Largest size of such a file; published ones have up to 40 million bytes."""
 
 
 def locate(name_or_folder: str, revision: str | None = None) -> tuple[str, Path]:
@@ -43,7 +43,7 @@ def locate(name_or_folder: str, revision: str | None = None) -> tuple[str, Path]
 
 
 def _hub_name(folder: Path) -> str | None:
-    """The name of the hub model whose downloaded snapshot a folder is; None for any other folder."""
+    """Name of the hub model if a folder is its downloaded snapshot, else None."""
     repository = folder.parent.parent.name
     if folder.parent.name != "snapshots" or not repository.startswith("models--"):
         return None
@@ -51,7 +51,7 @@ def _hub_name(folder: Path) -> str | None:
 
 
 def _folder(name: str) -> Path | None:
-    """Return the local folder that a name means, if there is one; names may come from strangers."""
+    """Return the local folder for a name, or None; names may come from untrusted clients."""
     try:
         path = Path(name).expanduser()
         if path.name == FILES[0] and path.is_file():
@@ -72,7 +72,7 @@ def read_text(path: Path) -> str:
 
 
 def snapshot(name: str, revision: str | None = None) -> Path | None:
-    """Return where the hub's cache keeps a revision of a model, whole or not; None where no download began.
+    """Return the cache folder of a model revision, complete or not; None if no download began.
 
     The cache's layout is documented (huggingface_hub, "Understand caching"); importing that library takes ten times
     as long as everything else that a client does before it sends its first frame.
@@ -84,20 +84,20 @@ def snapshot(name: str, revision: str | None = None) -> Path | None:
 
 
 def hub_cache() -> Path:
-    """The download folder of the hub's library, by its own environment variables."""
+    """Cache folder of the hub library, from its environment variables."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
 
 
 def _repository(name: str) -> Path:
-    """Return where the hub's cache keeps a model, whether it does or not."""
+    """Return the cache folder of a model, which may not exist."""
     return hub_cache() / ("models--" + name.replace("/", "--"))
 
 
 def download(
     name: str, revision: str | None = None, cached: Path | None = None, patterns: Sequence[str] = FILES
 ) -> Path:
-    """Return the folder with these files of a hub model; `cached` where the hub cannot be reached.
+    """Return the folder with these files of a hub model, or `cached` if the hub is unreachable.
 
     Raises `ModelNotFoundError` or `ModelLoadError`.
     """

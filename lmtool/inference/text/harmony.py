@@ -1,4 +1,4 @@
-"""Harmony, in which GPT-OSS writes: an answer is a row of messages, each on a channel, some to a tool.
+"""Harmony, the format of GPT-OSS: an answer is a sequence of messages, each on a channel, some to a tool.
 
     <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>
 
@@ -25,36 +25,36 @@ MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
 _CLOSINGS = (END, CALL, RETURN)
 _FINAL = f"{CHANNEL}final{MESSAGE}"
 _ANSWERS = (_FINAL, f"{CHANNEL}final {CONSTRAIN}json{MESSAGE}", f"{CHANNEL}final{CONSTRAIN}json{MESSAGE}")
-"""Ends of headers behind which a constrained answer begins."""
+"""Header endings after which a constrained answer begins."""
 _HEADS = (*MARKS, "to=")
-"""What a header may begin with behind `<|start|>assistant`, which the prompt has."""
+"""Possible starts of a header after `<|start|>assistant`, which the prompt contains."""
 _CHANNEL_NAME = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _ENDS = (*_CLOSINGS, START, CHANNEL)
-"""What ends a message's text: its closing mark, or the next header where the model leaves that out."""
+"""Ends of a message's text: its closing mark, or the next header if the model omits the mark."""
 _END = re.compile("|".join(map(re.escape, _ENDS)))
 _HEADER_CHARACTERS = 512
-"""A header that is longer is none."""
+"""Longest header; longer text is not a header."""
 
 
 class ChannelText(NamedTuple):
-    """More of one message."""
+    """A piece of one message."""
 
     channel: str | None
     """`analysis`, `commentary` or `final`; None: the message has no header that names one."""
     recipient: str | None
-    """Of a call, such as `functions.NAME`."""
+    """Recipient of a tool call, such as `functions.NAME`."""
     header: str
-    """As it stands before `<|message|>`, with its marks."""
+    """Header before `<|message|>`, with its marks."""
     text: str
     begins: bool = False
-    """Whether this is the first of the message."""
+    """First piece of the message."""
     closing: str = ""
-    """The mark that ends the message here; empty: it goes on, or was cut."""
+    """Closing mark; empty if the message continues or was cut."""
 
 
 class ChannelReader:
-    """Reads the messages of one answer as its text comes, special tokens by their names. Pure."""
+    """Incremental parser of the messages of one answer, with special tokens by name. Pure."""
 
     __slots__ = ("_begins", "_channel", "_header", "_in_body", "_pending", "_recipient")
 
@@ -68,26 +68,26 @@ class ChannelReader:
 
     @property
     def channel(self) -> str | None:
-        """Of the message that is being read; None between two."""
+        """Channel of the current message; None between messages."""
         return self._channel if self._in_body else None
 
     @property
     def header(self) -> str:
-        """Of the message that is being read, or was read last."""
+        """Header of the current or last message."""
         return self._header
 
     @property
     def in_body(self) -> bool:
-        """Whether a message's text is being read."""
+        """True inside a message's text."""
         return self._in_body
 
     @property
     def recipient(self) -> str | None:
-        """Of the message that is being read; None between two."""
+        """Recipient of the current message; None between messages."""
         return self._recipient if self._in_body else None
 
     def push(self, text: str) -> list[ChannelText]:
-        """Take more of the answer; return what is certain by now."""
+        """Take more of the answer; return the pieces that are certain."""
         self._pending += text
         found: list[ChannelText] = []
         while self._read_body(found) if self._in_body else self._read_header():
@@ -95,7 +95,7 @@ class ChannelReader:
         return found
 
     def finish(self) -> list[ChannelText]:
-        """Return what was held back of a message's text; a header that was cut is nothing."""
+        """Return the rest of a message's text; an incomplete header is dropped."""
         rest, self._pending = self._pending, ""
         return [self._piece(rest)] if self._in_body and (rest or self._begins) else []
 
@@ -115,7 +115,7 @@ class ChannelReader:
         self._pending, self._in_body, self._begins = behind, True, True
 
     def _read_body(self, found: list[ChannelText]) -> bool:
-        """Read text of a message; whether it ends there."""
+        """Read text of a message; return True if the message ends."""
         plain = self._begins and not self._header  # what opens it, such as a header that is too long, does not end it
         ending = _END.search(self._pending, 1 if plain else 0)
         if ending is not None:
@@ -139,7 +139,7 @@ class ChannelReader:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether what stands where a header is expected is none, but a text."""
+    """True if the text in the place of a header is not a header."""
     text = text.lstrip()
     begun = text.startswith(_HEADS) or any(mark.startswith(text) for mark in _HEADS)
     return not begun or len(text) > _HEADER_CHARACTERS
@@ -153,11 +153,11 @@ class HarmonyChannels:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All of the format's."""
+        """Marks of the format."""
         return MARKS
 
     def beginning(self, tail: str, prefill: str = "") -> Beginning:  # noqa: ARG002  # the last header tells
-        """A prompt ends with `<|start|>assistant`: which channel comes is up to the model."""
+        """See `ReasoningParser`: after `<|start|>assistant` the model chooses the channel."""
         return "closed" if tail.rstrip().endswith(f"{CHANNEL}final{MESSAGE}") else "undecided"
 
     def reader(self, beginning: Beginning, *, constrained: bool) -> HarmonyReader:
@@ -167,9 +167,9 @@ class HarmonyChannels:
     def thought_marks(
         self, beginning: Beginning, encode: Encode, budget: int | None, *, constrained: bool
     ) -> ThoughtMarks | None:
-        """All before the message on `final` counts as thought; without a constraint up to one on `commentary`.
+        """Everything before the message on `final` is thought; without a constraint, only up to one on `commentary`.
 
-        A call stands there, which a budget must not cut.
+        That channel has tool calls, which a budget must not cut.
         """
         if beginning == "closed":
             return None
@@ -185,21 +185,21 @@ class HarmonyChannels:
 class HarmonyReader:
     """A `reasoning_parser.ThoughtReader` of GPT-OSS. Calls stay part of the answer, with header and marks.
 
-    Where the answer follows a constraint, it is what stands on `final`, and all before that counts as thought.
+    A constrained answer is the text on `final`; everything before it is thought.
     """
 
     __slots__ = ("_answered", "_behind_thought", "_channels", "_constrained", "_thought")
 
     def __init__(self, *, in_final: bool = False, constrained: bool = False) -> None:
-        """in_final: whether the stream begins behind the header of its answer."""
+        """in_final: the stream begins after the header of its answer."""
         self._channels = ChannelReader()
         self._constrained = constrained
         self._thought = False
-        """Whether there was one."""
+        """A thought was read."""
         self._behind_thought = False
-        """Whether the last message was one."""
+        """The last message was a thought."""
         self._answered = False
-        """Whether a constrained answer has begun."""
+        """A constrained answer has begun."""
         if in_final:
             self._channels.push(_FINAL)
 
@@ -244,5 +244,5 @@ class HarmonyReader:
 
 
 def _as_written(one: ChannelText) -> str:
-    """A part of a message with its marks, for a reader of calls."""
+    """Piece of a message with its marks, for the parser of tool calls."""
     return (f"{one.header}{MESSAGE}" if one.begins else "") + one.text + one.closing

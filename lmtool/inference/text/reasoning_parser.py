@@ -1,4 +1,4 @@
-"""What tells thoughts from answers: the parser of a family of models, and the reader of one stream's text."""
+"""Interfaces that separate thoughts from answers: the parser of a model family, and the reader of one stream."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ if TYPE_CHECKING:
     from lmtool.core.reasoning import ThoughtMarks
 
 GROUP = "lmtool.reasoning_parsers"
-"""Entry points of this group name parsers, or what makes one when called without arguments."""
+"""Entry point group: parsers, or callables without arguments that create one."""
 
 Beginning: TypeAlias = Literal["open", "closed", "undecided"]
-"""How a prompt leaves the thought: begun, over (an empty one), or up to the model."""
+"""State of the thought at the end of a prompt: begun, closed (an empty one), or left to the model."""
 
 Encode: TypeAlias = Callable[[str], Sequence[int]]
-"""Token ids of a text that follows another; marks in it that are special tokens become these."""
+"""Returns token ids of a text that continues another, with special tokens for marks."""
 
 
 class Piece(NamedTuple):
-    """What more of a stream's text comes to."""
+    """Thought and answer in a piece of a stream's text."""
 
     reasoning: str = ""
-    """Of the thought."""
+    """Text of the thought."""
     answer: str = ""
 
 
 class ThoughtReader(Protocol):
-    """Tells thought and answer apart in one stream's text, however that is cut into pieces. Pure."""
+    """Separates thought and answer in one stream's text, for any split into pieces. Pure."""
 
     @property
     def thinking(self) -> bool:
-        """Whether the last that was read belongs to a thought or to its marks, not yet to an answer."""
+        """True if the last text read belongs to a thought or its marks."""
 
     def push(self, text: str) -> Piece:
-        """Take more of the text, special tokens by the names of the parser's marks; return what is certain by now."""
+        """Take more text, with the parser's marks by name; return the parts that are certain."""
 
     def push_special(self) -> None:
-        """Take a special token that is none of the parser's marks, such as one before calls, and adds no text."""
+        """Take a special token that is not a mark of the parser and adds no text, such as one before tool calls."""
 
     def finish(self) -> Piece:
-        """Return what was held back, at the end of the text, wherever it was cut. Nothing may be pushed afterwards."""
+        """Return the text held back at the end of the stream. Nothing may be pushed afterwards."""
 
 
 @runtime_checkable
 class ReasoningParser(Protocol):
-    """How one family of models writes its thoughts."""
+    """Format in which a family of models writes its thoughts."""
 
     @property
     def name(self) -> str:
-        """As `--reasoning-parser` has it."""
+        """Name for `--reasoning-parser`."""
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Texts that its reader looks for; those that are special tokens are shown to it all the same."""
+        """Texts that its reader looks for, including those that are special tokens."""
 
     def beginning(self, tail: str, prefill: str = "") -> Beginning:
-        """How a prompt leaves the thought.
+        """Return the state of the thought at the end of a prompt.
 
         tail: its last characters, before the prefill. prefill: the beginning of the assistant's answer.
         """
 
     def reader(self, beginning: Beginning, *, constrained: bool) -> ThoughtReader:
-        """A fresh reader of a stream. constrained: whether the answer follows a constraint, and is kept exactly."""
+        """Return a new reader. constrained: the answer follows a constraint and must be kept exactly."""
 
     def thought_marks(
         self, beginning: Beginning, encode: Encode, budget: int | None, *, constrained: bool
     ) -> ThoughtMarks | None:
-        """The same in terms of ids; None where the stream has no thought to wait for. budget: see `Reasoning`."""
+        """Return the marks as token ids, or None if the stream has no thought to wait for. budget: see `Reasoning`."""

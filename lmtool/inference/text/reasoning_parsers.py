@@ -1,21 +1,26 @@
-"""The reasoning parsers by name, and the one that a chat template tells of."""
+"""Reasoning parsers by name, the parser that a chat template implies, and opening marks before resent answers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from lmtool.core.errors import UsageError
+from lmtool.core.reasoning import SWITCHES
 from lmtool.inference.text.harmony import CHANNEL, HarmonyChannels
 from lmtool.inference.text.reasoning_parser import GROUP, ReasoningParser
 from lmtool.inference.text.thought_reader import MarkedThoughts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lmtool.core.types import ChatPrompt
+
 
 NONE = "none"
-"""Names no parser: thoughts are part of the answer's text."""
+"""Name for no parser: thoughts stay in the answer's text."""
 
 _OWN: Mapping[str, ReasoningParser] = {
     parser.name: parser
@@ -34,17 +39,17 @@ _OWN: Mapping[str, ReasoningParser] = {
         HarmonyChannels(),
     )
 }
-"""By vLLM's names; `think` is for any model with these two marks."""
+"""Parsers by the names of vLLM; `think` fits any model with these two marks."""
 
 
 def installed() -> tuple[str, ...]:
-    """Names of lmtool's own parsers, of those of installed packages, and `none`."""
+    """Names of the built-in parsers, of those of installed packages, and `none`."""
     return (*sorted({*_OWN, *entry_points(group=GROUP).names}), NONE)
 
 
 @lru_cache(maxsize=64)
 def find_parser(name: str) -> ReasoningParser | None:
-    """The parser of this name; None for `none`. Raises `UsageError` for a name that is not installed, or is no parser.
+    """Return the parser of this name; None for `none`. Raises `UsageError` if it is not installed or not a parser.
 
     Installed packages add parsers by entry points of `reasoning_parser.GROUP`.
     """
@@ -66,10 +71,10 @@ def find_parser(name: str) -> ReasoningParser | None:
 
 
 def parser_of(template: str) -> str:
-    """The name of the parser for what a chat template shows of thoughts; `none` where it shows none.
+    """Return the name of the parser that matches a chat template's thought marks, or `none`.
 
-    A template that only cuts thoughts off earlier turns, as DeepSeek-R1's first one, has the closing mark alone: the
-    model opens its thought without one.
+    A template that only removes thoughts from earlier turns, such as the first one of DeepSeek-R1, has the closing mark
+    alone: the model begins its thought without a mark.
     """
     if CHANNEL in template and "analysis" in template:
         return "openai_gptoss"
@@ -80,4 +85,44 @@ def parser_of(template: str) -> str:
 
 
 _MARKS = {"[THINK]": "mistral", "<seed:think>": "seed_oss", "<think>": "think", "</think>": "deepseek_r1"}
-"""What a template has, to its parser: the first that fits."""
+"""Mark in a template to the parser's name; the first match counts."""
+
+
+Parts = tuple["str | tuple[int, ...]", ...]
+
+
+def with_openings(
+    parts: Parts, chat: ChatPrompt, parser: str, render: Callable[[ChatPrompt], str], spell: Callable[[int], bytes]
+) -> Parts:
+    """Add the opening mark before token ids that close a thought without opening it.
+
+    A template that opens thoughts writes the mark after the header of the next answer, but not after those of earlier
+    answers, whose texts have their own marks. parser: name of the reasoning parser. render: renders a conversation.
+    spell: returns the bytes of a token, and the name of a special one.
+    """
+    form = find_parser(parser)
+    if not isinstance(form, MarkedThoughts) or all(isinstance(part, str) for part in parts):
+        return parts
+    start, end = form.start.encode(), form.end.encode()
+    closing = [not isinstance(part, str) and _closes(part, start, end, spell) for part in parts]
+    if not any(closing):
+        return parts
+    opening = _opening(chat, form, render)
+    behind = [*closing[1:], False]
+    return tuple(
+        part + opening if isinstance(part, str) and closes and not part.rstrip().endswith(form.start) else part
+        for part, closes in zip(parts, behind, strict=True)
+    )
+
+
+def _closes(ids: Sequence[int], start: bytes, end: bytes, spell: Callable[[int], bytes]) -> bool:
+    """True if an answer ends a thought that was opened before it."""
+    before, mark, _ = b"".join(map(spell, ids)).partition(end)
+    return bool(mark) and start not in before
+
+
+def _opening(chat: ChatPrompt, form: MarkedThoughts, render: Callable[[ChatPrompt], str]) -> str:
+    """Text with which the template opens a thought; empty if it does not."""
+    variables = {**chat.chat_template_kwargs, **dict.fromkeys(SWITCHES, True), "add_generation_prompt": True}
+    text = render(replace(chat, chat_template_kwargs=variables))
+    return text[text.rindex(form.start) :] if text.rstrip().endswith(form.start) else ""

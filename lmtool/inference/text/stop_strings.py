@@ -1,4 +1,4 @@
-"""How much of a text may be shown while stop strings are watched for, and where the text ends."""
+"""Stop strings: the part of a text that may be shown, and the end of the text."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MAX_STOP_CHARACTERS = 8192
 
 
 class StopStrings:
-    """Watches one stream's text for stop strings, in time linear in its length (Aho and Corasick, 1975).
+    """Matches stop strings in one stream's text in linear time (Aho and Corasick, 1975).
 
-    The match that is complete first ends the text; of several that are complete with the same character, the one that
-    began first. So the result does not depend on how the text was cut into pieces.
+    The first complete match ends the text; of several that end at the same character, the one that began first counts.
+    So the result does not depend on how the text is split.
     """
 
     __slots__ = ("_ends", "_fallback", "_firsts", "_length", "_next", "_node", "_withheld", "matched")
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Prepare to watch. Raises `RequestError` for an empty stop string, too many, or too long ones."""
+        """Build the automaton. Raises `RequestError` for an empty stop string, too many, or too long ones."""
         _check(stops)
         self._next: list[dict[str, int]] = [{}]
-        """By node: character to the node for the text one longer. Node 0 is the empty text."""
+        """By node: next character to the child node. Node 0 is the empty text."""
         self._ends: list[str] = [""]
         """By node: the longest stop string that its text ends with."""
         self._length = [0]
@@ -43,7 +43,7 @@ class StopStrings:
         """The stop string that ended the text."""
 
     def push(self, text: str) -> str:
-        """Return what may be shown after the next piece of text: nothing that is, or may become, a stop string.
+        """Take more text; return the part that neither is nor may become a stop string.
 
         Once `matched` is set, nothing more is shown, whatever comes.
         """
@@ -63,7 +63,7 @@ class StopStrings:
         return pending[:keep]
 
     def flush(self) -> str:
-        """Return what was held back, at the end of a text without a match."""
+        """Return the text held back, at the end of a text without a match."""
         rest, self._withheld, self._node = self._withheld, "", 0
         return rest
 
@@ -79,7 +79,7 @@ class StopStrings:
         self._ends[node] = stop
 
     def _link(self) -> list[int]:
-        """Return, by node, the node of the longest other text that this node's text ends with."""
+        """Return, by node, the node of the longest proper suffix of its text."""
         fallback = [0] * len(self._next)
         queue = deque(self._next[0].values())
         while queue:

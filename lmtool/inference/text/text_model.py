@@ -1,4 +1,4 @@
-"""A token model that also speaks text: prompts and messages in, whole characters out, stop strings watched for."""
+"""A token model that also handles text: prompts and messages in, whole characters out, stop strings matched."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.core.errors import LmtoolError, ResourceError, ServerError
+from lmtool.core.errors import LmtoolError, RequestError, ResourceError, ServerError
 from lmtool.core.fingerprint import fingerprint
 from lmtool.core.interfaces import LoadedModel, began_at, client_of, current_limits, place_of
 from lmtool.core.model_usage import usage_of
 from lmtool.core.prompt_limits import limits_of
 from lmtool.core.streams import DeferredHandle, failure, refuse
-from lmtool.core.types import GenerateRequest, TokenOutput, Usage
-from lmtool.inference.text.prepared_request import PreparedRequest
-from lmtool.inference.text.worker import LONG, prompt_size, run_in_worker
+from lmtool.core.types import ChatPrompt, GenerateRequest, SamplingParams, TokenOutput, Usage
+from lmtool.inference.text.reasoning_parsers import find_parser
+from lmtool.inference.text.stop_strings import StopStrings
+from lmtool.inference.text.workers import LONG, prompt_size, run_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,13 +36,131 @@ if TYPE_CHECKING:
     )
     from lmtool.core.model_usage import ModelUsage
     from lmtool.core.prompt_limits import LimitsByModel
+    from lmtool.core.reasoning import ThoughtMarks
     from lmtool.core.types import ModelInfo, ScoreRequest, StreamId
+    from lmtool.inference.text.reasoning_parser import ThoughtReader
+
+
+_TAIL = 16
+"""Number of ids at the end of a prompt, before a prefill, searched for an open thought."""
+_BYTES_PER_CHARACTER = 4
+"""Most bytes of a character in UTF-8, and so most ids of a character."""
+
+
+class PreparedRequest:
+    """A request with ids in place of texts, and the state that turns its outputs back into text."""
+
+    __slots__ = (
+        "_tokenizer", "check", "constraint", "detokenizer", "marks", "prompt_tokens", "reader", "request",
+        "shows_text", "stop_ids", "stops", "written",
+    )  # fmt: skip
+
+    def __init__(
+        self, request: GenerateRequest | ScoreRequest, tokenizer: Tokenizer, check: AnswerCheck | None
+    ) -> None:
+        """Tokenize. Raises `RequestError` for messages that cannot be rendered and for invalid stop strings.
+
+        check: validates the answer.
+        """
+        self._tokenizer = tokenizer
+        sampling = request.sampling if isinstance(request, GenerateRequest) else SamplingParams()
+        stops = sampling.stop
+        self.stop_ids = sampling.stop_token_ids
+        self.constraint = request.constraint if isinstance(request, GenerateRequest) else None
+        self.check = check
+        self.shows_text = request.text
+        self.stops = StopStrings(stops) if stops else None
+        prompt = request.prompt if isinstance(request.prompt, tuple) else tuple(tokenizer.encode_prompt(request.prompt))
+        self.prompt_tokens = len(prompt)
+        self.marks: dict[int, str] = {}
+        """Special tokens that `reader` needs to see, by id."""
+        self.reader: ThoughtReader | None = None
+        """Separates thoughts from the answer; None if that was not requested or the model has none."""
+        self.request: GenerateRequest | ScoreRequest
+        if isinstance(request, GenerateRequest):
+            marks = self._prepare_thought(request, prompt, tokenizer)
+            sampling = replace(request.sampling, stop=())
+            self.request = replace(
+                request, prompt=prompt, sampling=sampling, text=False, reasoning=None, thought_marks=marks
+            )
+        else:
+            scored = request.scored
+            ids = tuple(tokenizer.encode_continuation(scored)) if isinstance(scored, str) else scored
+            self.request = replace(request, prompt=prompt, scored=ids, text=False)
+        self.detokenizer = tokenizer.detokenizer(prompt) if self.shows_text or stops or check or self.reader else None
+        self.written = ""
+        self._replay(request.generated if isinstance(request, GenerateRequest) else ())
+
+    def _prepare_thought(
+        self, request: GenerateRequest, prompt: tuple[int, ...], tokenizer: Tokenizer
+    ) -> ThoughtMarks | None:
+        """Set `reader` and `marks`; return the marks that constraint or budget need, or None."""
+        form, reasoning = tokenizer.reasoning if request.reasoning is not None else None, request.reasoning
+        parser = None if form is None else find_parser(form.name)
+        if parser is None or reasoning is None:
+            return None
+        self.marks = tokenizer.special_marks(parser.marks)
+        prefill = request.prompt.prefill if isinstance(request.prompt, ChatPrompt) else reasoning.prefill
+        ids = prompt[-_TAIL - _BYTES_PER_CHARACTER * len(prefill) :]
+        spelled = (self.marks.get(token, "").encode() or tokenizer.piece(token) for token in ids)
+        tail = b"".join(spelled).decode(errors="replace")
+        beginning = parser.beginning(tail.removesuffix(prefill) if prefill else tail, prefill)
+        constrained, budget = request.constraint is not None, reasoning.budget
+        self.reader = parser.reader(beginning, constrained=constrained)
+        if not constrained and budget is None:
+            return None
+        return parser.thought_marks(beginning, tokenizer.encode_continuation, budget, constrained=constrained)
+
+    def text_of(self, token: int) -> str:
+        """Text that the stream's next token adds, including thoughts and their marks; pass it to `split`."""
+        assert self.detokenizer is not None, "the stream's text is wanted"
+        if token in self.marks:
+            return self.marks[token]
+        if self.reader is not None and not self._tokenizer.piece(token):
+            self.reader.push_special()
+        return self.detokenizer.push(token)
+
+    def split(self, text: str, *, last: bool = False) -> tuple[str | None, str]:
+        """Split a token's text into thought, None if the token is not part of it, and answer.
+
+        last: no more text follows.
+        """
+        reader = self.reader
+        if reader is None:
+            return None, text
+        inside = reader.thinking
+        thought, answer = reader.push(text)
+        if last:
+            rest = reader.finish()
+            thought, answer = thought + rest.reasoning, answer + rest.answer
+        inside = (inside and not answer) or reader.thinking
+        return (thought if inside or thought else None), answer
+
+    def _replay(self, generated: Sequence[int]) -> None:
+        """Replay generated ids through detokenizer and stop strings; sets `written` to the text they show.
+
+        A character or possible stop string that is incomplete there is shown with the text that follows. Raises
+        `RequestError` if the stream had ended before the last of the ids.
+        """
+        if self.detokenizer is None or not generated:
+            return
+        shown = []
+        for index, token in enumerate(generated):
+            if self.stops is not None and self.stops.matched is not None:
+                raise RequestError(
+                    f"generated goes on at index {index}, behind the stop string {self.stops.matched!r}",
+                    "send the ids of one stream, as they came",
+                )
+            _, text = self.split(self.text_of(token))
+            shown.append(text if self.stops is None else self.stops.push(text))
+        self.written = "".join(shown)
+
 
 Request: TypeAlias = "GenerateRequest | ScoreRequest"
 
 
 class TextModel:
-    """An `interfaces.TokenModel` over one that knows ids only.
+    """An `interfaces.TokenModel` with text over one that knows only ids.
 
     Strings and messages become ids; `scored` strings are tokenized as what follows the prompt. With `text`, each
     output carries the whole characters that its token completes; special tokens add none. A stop string ends its
@@ -55,7 +174,7 @@ class TextModel:
     """
 
     def __init__(self, inner: TokenModel, tokenizer: Tokenizer, check: AnswerCheck | None = None) -> None:
-        """check: validates finished answers, and is closed with the model; None validates nothing."""
+        """check: validates finished answers and is closed with the model; None skips validation."""
         self._inner = inner
         self._tokenizer = tokenizer
         self._isolated: bool = getattr(tokenizer, "isolates_chats", False)
@@ -66,7 +185,7 @@ class TextModel:
         self._channels: dict[Sink, _Channel] = {}
         self._tokenizing: set[asyncio.Future[PreparedRequest | None]] = set()
         self._validating: set[asyncio.Future[Verdict]] = set()
-        if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
+        if tokenizer.has_chat_template:  # importing Jinja takes 0.1 s: not while streams run
             importlib.import_module("lmtool.inference.text.chat_template").prepare(isolated=self._isolated)
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
@@ -91,7 +210,7 @@ class TextModel:
 
     @property
     def limits(self) -> LimitsByModel:
-        """What its prompts may have, see `interfaces.Limited`."""
+        """Limits on prompts, see `interfaces.Limited`."""
         return {} if self._tokenizer.limits is None else {None: self._tokenizer.limits}
 
     async def info(self, model: str | None = None) -> ModelInfo:
@@ -135,7 +254,7 @@ class TextModel:
             self._check.close()
 
     def _check_of(self, request: Request) -> AnswerCheck | None:
-        """What validates a request's answer."""
+        """Validator for a request's answer, or None."""
         constraint = request.constraint if isinstance(request, GenerateRequest) else None
         wanted = constraint is not None and self._check is not None and self._check.applies_to(constraint)
         return self._check if wanted else None
@@ -143,7 +262,7 @@ class TextModel:
     def _start(self, prepared: PreparedRequest, sink: Sink) -> StreamHandle:
         if prepared.detokenizer is None:
             return self._inner.submit(prepared.request, sink)
-        if prepared.stops is not None and prepared.stops.matched is not None:  # by what counts as generated
+        if prepared.stops is not None and prepared.stops.matched is not None:  # within the ids given as generated
             return _ended(prepared, prepared.stops.matched, sink)
         channel = self._channels.get(sink)
         if channel is None:
@@ -152,7 +271,7 @@ class TextModel:
         return channel.start(prepared, prepared.detokenizer, self._inner)
 
     def _submit_later(self, request: Request, sink: Sink, size: int, check: AnswerCheck | None) -> StreamHandle:
-        """Tokenize in the worker thread, so that one long text does not stop everybody's streams."""
+        """Tokenize in a worker thread, so that a long text does not delay other streams."""
         handle = DeferredHandle(request.stream_id, sink)
         work = run_in_worker(size, self._prepare, request, handle, check)
         self._tokenizing.add(work)
@@ -160,7 +279,7 @@ class TextModel:
         return handle
 
     def _prepare(self, request: Request, handle: DeferredHandle, check: AnswerCheck | None) -> PreparedRequest | None:
-        """Tokenize; None where nobody waits for it any more."""
+        """Tokenize; None if the stream was cancelled meanwhile."""
         return None if handle.ended else PreparedRequest(request, self._tokenizer, check)
 
     def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[PreparedRequest | None]) -> None:
@@ -178,15 +297,15 @@ class TextModel:
 
 
 class _Channel:
-    """The streams of one sink: one call of it for each call by the inner model."""
+    """Streams of one sink: calls it once for each call by the inner model."""
 
     def __init__(self, sink: Sink, on_empty: Callable[[], object], validating: set[asyncio.Future[Verdict]]) -> None:
-        """validating: where answers are noted that are being validated."""
+        """validating: set of running validations."""
         self.client = client_of(sink)
         self._sink = sink
         self._on_empty = on_empty
         self._validating = validating
-        # Ids of our own: once a stop string cut a stream, its id may be used again before the inner stream is gone.
+        # Separate ids: after a stop string ended a stream, its id may be reused before the inner stream has ended.
         self._inner_ids = count()
         self._streams: dict[StreamId, _Stream] = {}
 
@@ -212,10 +331,10 @@ class _Channel:
                 shown.append(stream.end_cut(stream.cut, output))
             if output.last:
                 del self._streams[output.stream_id]
-        self._hand_on(shown)
+        self._emit(shown)
 
     def _await(self, inner_id: StreamId, checking: Future[Verdict], last: TokenOutput) -> None:
-        """Keep a stream's last output back until it is known whether its text is valid."""
+        """Hold a stream's last output until its text is validated."""
         work = asyncio.wrap_future(checking)
         self._validating.add(work)
         work.add_done_callback(partial(self._checked, inner_id, last))
@@ -224,13 +343,13 @@ class _Channel:
         self._validating.discard(work)
         stream = self._streams.pop(inner_id)
         if stream.cancelled:
-            self._hand_on([TokenOutput(last.stream_id, finish_reason="cancelled", usage=last.usage)])
+            self._emit([TokenOutput(last.stream_id, finish_reason="cancelled", usage=last.usage)])
         elif (problem := _problem(work)) is not None:
-            self._hand_on([failure(last.stream_id, problem)])
+            self._emit([failure(last.stream_id, problem)])
         else:
-            self._hand_on([replace(last, warnings=last.warnings + work.result().warnings)])
+            self._emit([replace(last, warnings=last.warnings + work.result().warnings)])
 
-    def _hand_on(self, shown: Sequence[TokenOutput]) -> None:
+    def _emit(self, shown: Sequence[TokenOutput]) -> None:
         if shown:
             self._sink(shown)
         if not self._streams:
@@ -238,7 +357,7 @@ class _Channel:
 
 
 def _problem(work: asyncio.Future[Verdict]) -> LmtoolError | None:
-    """Why a stream cannot end as it would."""
+    """Error that replaces the normal end of a stream, or None."""
     bug = None if work.cancelled() else work.exception()
     if work.cancelled() or bug is not None:
         asyncio.get_running_loop().call_exception_handler({"message": "an answer was not validated", "exception": bug})
@@ -248,7 +367,7 @@ def _problem(work: asyncio.Future[Verdict]) -> LmtoolError | None:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """One stream on its way from ids to text; its submitter's handle as well."""
+    """State of one stream between ids and text; also its submitter's handle."""
 
     prepared: PreparedRequest
     detokenizer: Detokenizer
@@ -256,11 +375,11 @@ class _Stream:
     tokens: int = 0
     reasoning_tokens: int = 0
     written: list[str] = field(default_factory=list)
-    """The text so far, where it will be validated."""
+    """Text so far, if it will be validated."""
     checking: Future[Verdict] | None = None
-    """The validation of its text, once that has ended."""
+    """Running validation of the complete text."""
     cut: TokenOutput | None = None
-    """The last output where a stop string cut the stream: it waits for the inner stream's usage."""
+    """Last output of a stream cut by a stop string, held until the inner stream reports its usage."""
     cancelled: bool = False
     ended: bool = False
 
@@ -288,7 +407,7 @@ class _Stream:
     def show(self, output: TokenOutput) -> TokenOutput:
         """Return the submitter's view of the inner stream's next output; may end the stream.
 
-        Once `checking`, what is returned is the last output if that finds nothing.
+        Once `checking` is set, the returned output is sent only if validation succeeds.
         """
         prepared = self.prepared
         if output.error is not None:
@@ -330,12 +449,12 @@ class _Stream:
         return event
 
     def end_cut(self, last: TokenOutput, inner: TokenOutput) -> TokenOutput:
-        """Return the last output of a stream that a stop string cut, once the inner stream has ended, too."""
+        """Return the last output of a cut stream, after the inner stream has ended."""
         cached = 0 if inner.usage is None else inner.usage.cached_tokens
         return replace(last, usage=Usage(self.prepared.prompt_tokens, self.tokens, cached, self.reasoning_tokens))
 
     def _text(self, output: TokenOutput) -> tuple[str | None, str]:
-        """What an output adds to the thought, None where its token is none of it; and to the text, up to a stop."""
+        """Text that an output adds to the thought, None if its token is outside it, and to the answer up to a stop."""
         text = ""
         if output.token is not None:
             self.tokens += 1
@@ -352,9 +471,9 @@ class _Stream:
         return thought, text + stops.flush() if output.last and stops.matched is None else text
 
     def _ends_constraint(self, output: TokenOutput) -> bool:
-        """Whether an output ends the stream because its constraint is met: by an eos id that is no part of the text.
+        """True if an output ends the stream because its constraint is met: by an eos id that is not part of the text.
 
-        A server elsewhere does not say which id it stopped at.
+        A remote server does not report the id that ended the stream.
         """
         prepared = self.prepared
         if prepared.constraint is None or output.finish_reason != "stop" or output.stopped_by is not None:
@@ -374,7 +493,7 @@ def _cut(stopped_by: str | int) -> str:
 
 
 def _ended(prepared: PreparedRequest, matched: str, sink: Sink) -> StreamHandle:
-    """End a stream that goes on behind its stop string."""
+    """End a stream whose given ids already contain its stop string."""
     usage = Usage(prepared.prompt_tokens, 0)
     handle = DeferredHandle(prepared.request.stream_id, sink)
     text = "" if prepared.shows_text else None
@@ -385,7 +504,7 @@ def _ended(prepared: PreparedRequest, matched: str, sink: Sink) -> StreamHandle:
 
 
 def _plain(request: Request) -> bool:
-    """Whether a request has ids only and asks for no text."""
+    """True if a request has only ids and asks for no text."""
     if request.text or not isinstance(request.prompt, tuple):
         return False
     if isinstance(request, GenerateRequest) and request.reasoning is not None:
@@ -394,7 +513,7 @@ def _plain(request: Request) -> bool:
 
 
 def _text_size(request: Request, *, isolated: bool) -> int:
-    """Return how many characters must be tokenized."""
+    """Return the number of characters to tokenize."""
     if isinstance(request, GenerateRequest):
         return prompt_size(request.prompt, isolated=isolated) + len(request.generated)
     return prompt_size(request.prompt) + (len(request.scored) if isinstance(request.scored, str) else 0)

@@ -1,4 +1,4 @@
-"""Thoughts between two marks, such as `<think>` and `</think>`: split from the answer as the text comes."""
+"""Thoughts between two marks, such as `<think>` and `</think>`, separated from the answer incrementally."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lmtool.inference.text.reasoning_parser import Beginning, Encode
 
 Phase: TypeAlias = Literal["before", "thought", "gap", "answer"]
-"""Of a stream: nothing decided yet, in the thought, behind its closing mark, in the answer."""
+"""State of a stream: undecided, in the thought, after its closing mark, in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,17 @@ class MarkedThoughts:
     start: str = "<think>"
     end: str = "</think>"
     separator: str = "\n\n"
-    """What the model writes between closing mark and answer."""
+    """Text that the model writes between closing mark and answer."""
     implicit: bool = False
-    """Whether a stream begins with a thought also where neither prompt nor stream has the opening mark."""
+    """The stream begins with a thought even if neither prompt nor stream has the opening mark."""
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Both."""
+        """Opening and closing mark."""
         return self.start, self.end
 
     def beginning(self, tail: str, prefill: str = "") -> Beginning:
-        """By the mark at the prompt's very end: what a user wrote about marks stands further up."""
+        """See `ReasoningParser`; decided by the mark at the end of the prompt, as users may write marks earlier."""
         if self.start in prefill or self.end in prefill:
             return "open" if prefill.rfind(self.start) > prefill.rfind(self.end) else "closed"
         tail = tail.rstrip()
@@ -76,14 +76,14 @@ class MarkedThoughts:
 
 
 class MarkedReader:
-    """A `reasoning_parser.ThoughtReader` of such a model. Blanks around the thought are left out."""
+    """A `reasoning_parser.ThoughtReader` for marked thoughts. Blanks around the thought are dropped."""
 
     __slots__ = ("_end", "_fresh", "_implicit", "_pending", "_phase", "_separator", "_start")
 
     def __init__(self, start: str, end: str, phase: Phase, *, implicit: bool = False, separator: str | None) -> None:
-        """phase: that of the stream's start. implicit: see `MarkedThoughts`.
+        """phase: at the start of the stream. implicit: see `MarkedThoughts`.
 
-        separator: what is left out behind the closing mark, as far as it stands there; None: all blanks.
+        separator: text dropped after the closing mark, as far as it occurs; None: all blanks.
         """
         self._start = start
         self._end = end
@@ -92,7 +92,7 @@ class MarkedReader:
         self._separator = separator
         self._pending = ""
         self._fresh = True
-        """Whether nothing of the thought but blanks was read."""
+        """Only blanks of the thought were read so far."""
 
     @property
     def thinking(self) -> bool:
@@ -101,7 +101,7 @@ class MarkedReader:
         return begun or self._phase in {"thought", "gap"}
 
     def push(self, text: str) -> Piece:
-        """See `reasoning_parser.ThoughtReader`; held back are what may become a mark, and blanks before one."""
+        """See `reasoning_parser.ThoughtReader`; holds back possible marks and the blanks before them."""
         if self._phase == "answer":
             return Piece(answer=text)
         self._pending += text
@@ -116,7 +116,7 @@ class MarkedReader:
         return Piece(thought, answer)
 
     def push_special(self) -> None:
-        """See `reasoning_parser.ThoughtReader`: behind the closing mark the answer begins with it."""
+        """See `reasoning_parser.ThoughtReader`: after the closing mark it begins the answer."""
         if self._phase == "gap":
             self._phase = "answer"
 
@@ -163,6 +163,6 @@ class MarkedReader:
 
 
 def overlap(text: str, mark: str) -> int:
-    """How many characters at a text's end may be the beginning of a mark that is not whole yet."""
+    """Length of the longest text suffix that is a proper prefix of a mark."""
     most = min(len(text), len(mark) - 1)
     return next((length for length in range(most, 0, -1) if text.endswith(mark[:length])), 0)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
+import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+from tokenizers import Tokenizer
 
 from lmtool.core.errors import FileError, RequestError
 from lmtool.core.fingerprint import fingerprint
 from lmtool.core.reasoning import ReasoningFormat
 from lmtool.core.types import BufferSlice, ChatPrompt, MixedPrompt, TokenizerInfo, ToolCallFormat
-from lmtool.inference.text.detokenizer import PieceDetokenizer, WindowDetokenizer
+from lmtool.inference.text.detokenizer import PieceDetokenizer, WindowDetokenizer, pieces, spelling
 from lmtool.inference.text.files import locate, read_text
-from lmtool.inference.text.isolated_templates import TRUSTED
-from lmtool.inference.text.opened_thoughts import with_openings
-from lmtool.inference.text.pieces import pieces, spelling
-from lmtool.inference.text.reasoning_parsers import NONE, find_parser, parser_of
-from lmtool.inference.text.tokenizer_json import library_errors, parse_object, parse_tokenizer
-from lmtool.inference.text.worker import LONG, prompt_size, run_in_worker
+from lmtool.inference.text.reasoning_parsers import NONE, find_parser, parser_of, with_openings
+from lmtool.inference.text.workers import LONG, TRUSTED, prompt_size, run_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from tokenizers import Tokenizer
 
     from lmtool.core.interfaces import Detokenizer
     from lmtool.core.prompt_limits import PromptLimits
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from lmtool.inference.text.chat_template import ChatTemplate
 
     Convert: TypeAlias = Callable[[str], Tokenizer]
+    from collections.abc import Iterator
+
 
 _FIRST_CHARACTERS = 8
-"""Characters a token of the context, the first part of a text that is looked at: seldom a text has more."""
+"""Characters per token of the context in the first part that is checked; texts seldom have more."""
 _ANCHORS = ("\n", "=", "\x02")
-"""Texts that rarely merge with what follows them."""
+"""Texts that rarely merge with the text after them."""
 _DEEPSEEK_MARKS = tuple(
     f"<\uff5ctool▁{name}\uff5c>" for name in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
 )
@@ -135,35 +138,35 @@ class TextTokenizer:
         self._named_tokens = named_tokens
         self._template = template
         self.isolates_chats = template is not None and template not in TRUSTED
-        """Whether conversations are rendered in another process, see `isolated_templates`."""
+        """True if conversations are rendered in another process, see `workers`."""
         self.limits: PromptLimits | None = None
-        """Of the model that the ids are for: what is longer is refused, before it is tokenized or soon after."""
+        """Prompt limits of the model; longer texts are refused before or soon after tokenizing starts."""
         self.special_ids = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
         """Ids that never show as text."""
         self.reasoning_parser = parser_of(template or "")
-        """How the model writes thoughts, by the name of a `reasoning_parser.ReasoningParser`."""
+        """Format of the model's thoughts: the name of a `reasoning_parser.ReasoningParser`."""
         self._pieces = pieces(tokenizer, self.special_ids)
         self._prefixes = self._adds_prefix()
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all that its ids and texts depend on: tokenizer.json, names of special tokens, chat template."""
+        """Hash of everything its ids and texts depend on: tokenizer.json, names of special tokens, chat template."""
         return fingerprint({"json": self.info.sha256, "named": dict(self._named_tokens), "template": self._template})
 
     @property
     def reasoning(self) -> ReasoningFormat | None:
-        """How the model writes thoughts, see `ModelInfo.reasoning`."""
+        """Format of the model's thoughts, see `ModelInfo.reasoning`."""
         name = self.reasoning_parser
         return None if name == NONE else ReasoningFormat(name, "reasoning_effort" in (self._template or ""))
 
     def special_marks(self, marks: Sequence[str]) -> dict[int, str]:
-        """Those of these texts that are special tokens, which never show as text, by their ids."""
+        """Given texts that are special tokens, by their ids."""
         ids = {self._tokenizer.token_to_id(mark): mark for mark in marks}
         return {number: mark for number, mark in ids.items() if number in self.special_ids}
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether a `ChatPrompt` can be encoded."""
+        """True if a `ChatPrompt` can be encoded."""
         return self._template is not None
 
     @property
@@ -177,7 +180,7 @@ class TextTokenizer:
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=True))
 
     def to_json(self) -> str:
-        """Return the text of a tokenizer.json that says all of this one, special tokens named elsewhere included."""
+        """Return a complete tokenizer.json, including special tokens that other files name."""
         return self._tokenizer.to_str()
 
     def token(self, token_id: int) -> str | None:
@@ -205,7 +208,7 @@ class TextTokenizer:
         return self._encode(text, special=special)
 
     def _check_beginnings(self, text: str, limits: PromptLimits) -> None:
-        """Refuse a text of which a part alone has far too many tokens: the whole would take seconds, and be refused."""
+        """Refuse a text early if its first part alone has too many tokens: encoding all of it would take seconds."""
         characters = _FIRST_CHARACTERS * limits.context_length
         while characters < len(text):
             limits.check_beginning(len(self._encode(text[:characters], special=False)))
@@ -219,7 +222,7 @@ class TextTokenizer:
             return self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Token ids of a text that follows another: nothing that belongs to a text's start, no bos and no blank."""
+        """Token ids of a text that continues another, without bos or a leading blank."""
         plain = self.encode(text, special=False)
         if not self._prefixes:
             return plain
@@ -233,7 +236,7 @@ class TextTokenizer:
 
     @cached_property
     def tool_calls(self) -> ToolCallFormat:
-        """How the model writes tool calls, by its chat template and its special tokens."""
+        """Format of the model's tool calls, from its chat template and special tokens."""
         ids = {mark: self._tokenizer.token_to_id(mark) for mark in TOOL_CALL_MARKS}
         special = {mark: number for mark, number in ids.items() if number in self.special_ids}
         template = self._template or ""
@@ -269,7 +272,7 @@ class TextTokenizer:
         return ids
 
     def _encode_turns(self, parts: Sequence[str | tuple[int, ...]]) -> list[int]:
-        """The ids of a rendered conversation; the mark at a turn's end, such as eos, that its ids have stands once."""
+        """Token ids of a rendered conversation; an end-of-turn mark that a turn already has is not repeated."""
         ids: list[int] = []
         for at, part in enumerate(parts):
             if not isinstance(part, str):
@@ -281,7 +284,7 @@ class TextTokenizer:
         return ids
 
     def _spell(self, token: int) -> bytes:
-        """The bytes of a token, of a special one its name."""
+        """Bytes of a token; for a special token, its name."""
         return (self.token(token) or "").encode() if token in self.special_ids else self.piece(token)
 
     def render_chat(self, chat: ChatPrompt) -> str:
@@ -328,7 +331,7 @@ class TextTokenizer:
         return token_id not in self.special_ids and self.token(token_id) is not None
 
     def _adds_prefix(self) -> bool:
-        """Whether a text of its own begins otherwise than the same text behind another."""
+        """True if a text at the start is encoded differently from the same text after another."""
         first = self._encode("a", special=False)
         behind = self.detokenizer(context=first)
         return "".join([behind.push(token) for token in first]) + behind.finish() != "a"
@@ -360,11 +363,11 @@ _FORMS_BY_SIGNS = (
     ("llama3_json", ("<|python_tag|>",)),
     ("llama3_json", ('"parameters"', "ipython")),
 )
-"""What a chat template has in it that teaches a form; the first line that fits counts."""
+"""Signs of each tool-call format in a chat template; the first match counts."""
 
 
 def _tool_call_format(template: str) -> str:
-    """The name of the format that a chat template teaches; `none` without tools, or for a format unknown here."""
+    """Return the name of the format that a chat template teaches; `none` without tools or for an unknown format."""
     if "tools" not in template:
         return "none"
     return next((name for name, signs in _FORMS_BY_SIGNS if all(sign in template for sign in signs)), "none")
@@ -376,3 +379,99 @@ def _default_template(setting: object) -> str | None:
         named = [entry for entry in setting if isinstance(entry, dict) and entry.get("name") == "default"]
         setting = named[0].get("template") if named else None
     return setting if isinstance(setting, str) else None
+
+
+_MOST_ADDED_CHARACTERS = 1 << 22
+"""Most characters of all added tokens: the library uses about 60 bytes of memory for each."""
+_MOST_GROWTH = 256
+"""Most characters that normalization or decoding may produce from one."""
+_MOST_FRAMING = 256
+"""Most tokens added around each text, such as bos."""
+
+
+class _Stage(msgspec.Struct):
+    content: str = ""
+    prepend: str = ""
+    pattern: dict[str, str] = {}  # msgspec copies it
+    normalizers: list[_Stage] = []
+    decoders: list[_Stage] = []
+
+    def growth(self) -> int:
+        """Most characters produced from one; a regular expression may also match between two."""
+        own = max(1, len(self.content) + (not self.pattern.get("String"))) + len(self.prepend)
+        return math.prod((stage.growth() for stage in (*self.normalizers, *self.decoders)), start=own)
+
+
+class _AddedToken(msgspec.Struct):
+    content: str = ""
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, Annotated[int, Meta(lt=1 << 24)]] | list[Any] | None = None  # llguidance has a row for each id
+
+
+class _File(msgspec.Struct):
+    added_tokens: Annotated[list[_AddedToken], Meta(max_length=1 << 17)] = []
+    normalizer: _Stage | None = None
+    decoder: _Stage | None = None
+    model: _Model | None = None
+
+
+def parse_tokenizer(text: str, where: str) -> Tokenizer:
+    """Parse a tokenizer.json. where: the file, for the error.
+
+    Raises `FileError`, also for one with which loading, or encoding a text, would not end or would fill memory.
+    """
+    try:
+        _check(msgspec.json.decode(text, type=_File))
+        tokenizer = Tokenizer.from_str(text)
+        _check_framing(tokenizer)
+    except Exception as error:  # tokenizers raises nothing finer
+        raise FileError(
+            f"{where} is no tokenizer that this version of `tokenizers` can read: {error}",
+            "download it again, or upgrade with: pip install -U tokenizers",
+        ) from error
+    if getattr(tokenizer.model, "dropout", None):  # for training: the same text would have other ids each time
+        tokenizer.model.dropout = None
+    return tokenizer
+
+
+def _check(file: _File) -> None:
+    if (size := sum(len(token.content) for token in file.added_tokens)) > _MOST_ADDED_CHARACTERS:
+        raise ValueError(f"its added tokens have {size} characters; expected {_MOST_ADDED_CHARACTERS} at most")
+    for stage in (file.normalizer, file.decoder):
+        if stage is not None and stage.growth() > _MOST_GROWTH:
+            raise ValueError(f"its normalizer or decoder can make a text more than {_MOST_GROWTH} times as long")
+
+
+def _check_framing(tokenizer: Tokenizer) -> None:
+    if (added := tokenizer.num_special_tokens_to_add(is_pair=False)) > _MOST_FRAMING:
+        raise ValueError(f"it adds {added} tokens to each text; expected {_MOST_FRAMING} at most")
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """The JSON object of a file of settings. where: the file, for the error. Raises `FileError`."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # also for a lone surrogate
+        raise FileError(f"{where} is no JSON: {error}", "download it again") from error
+    if not isinstance(value, dict):
+        raise FileError(f"{where} holds {type(value).__name__}, a JSON object was expected", "download it again")
+    return value
+
+
+@contextlib.contextmanager
+def library_errors() -> Iterator[None]:
+    """Convert errors and panics of the `tokenizers` library to `RequestError`."""
+    try:
+        yield
+    except TypeError as error:  # what it says of surrogates; the type itself is known here
+        raise RequestError(
+            "the text holds a surrogate (U+D800 to U+DFFF) without its pair, which is no character",
+            "leave it out, or send both halves",
+        ) from error
+    except BaseException as error:  # it raises nothing finer, and a panic is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise RequestError(f"the model's tokenizer fails on this text: {str(error)[:200]}", "send token ids") from error

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from lmtool.core.errors import LmtoolError
 from lmtool.core.interfaces import tokenizer_of
 from lmtool.core.types import GenerateRequest
-from lmtool.inference.text.beginning import beginning_ids
-from lmtool.inference.text.worker import prompt_size, run_in_worker
+from lmtool.inference.text.prompts import beginning_ids
+from lmtool.inference.text.workers import prompt_size, run_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -20,7 +20,7 @@ from lmtool.inference.backends.random import load_random
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.engine_loader import load_engine
 from lmtool.inference.guide.compiler import MatcherCompiler
-from lmtool.inference.guide.config import GuideConfig
+from lmtool.inference.guide.llguidance import GuideConfig
 from lmtool.inference.text.text_model import TextModel
 from lmtool.inference.text.tokenizer import load_tokenizer
 from lmtool.inference.tiny.path import MODEL_DIR

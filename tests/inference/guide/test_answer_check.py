@@ -44,7 +44,7 @@ def test_strict_answers(check):
     for text, why in (
         ('{"n":"1"}', "not of type 'integer'"),
         ('{"n":1,"n":2}', "'n' occurs twice"),
-        ('{"n"', "no JSON"),
+        ('{"n"', "not valid JSON"),
     ):
         found = checked(check, wanted, text)
         assert isinstance(found.error, InvalidAnswerError)

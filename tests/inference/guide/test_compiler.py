@@ -17,8 +17,7 @@ from lmtool.core.errors import (
 )
 from lmtool.core.types import Constraint
 from lmtool.inference.guide.compiler import Cache, Deadlines, MatcherCompiler
-from lmtool.inference.guide.config import GuideConfig
-from lmtool.inference.guide.llguidance import CompiledConstraint, ConstraintBackend
+from lmtool.inference.guide.llguidance import CompiledConstraint, ConstraintBackend, GuideConfig
 from tests.inference.guide.following import EOS, TOKENIZER, VOCAB, compiled, mask_of
 
 YES_NO = constraint.choice(["yes", "no"])
@@ -151,7 +150,7 @@ def test_whatever_the_library_raises(monkeypatch, raised):
 def test_a_model_that_cannot_end_a_text() -> None:
     """Is told apart from a constraint that is bad: nothing could say that the text is whole."""
     made = MatcherCompiler(TOKENIZER, VOCAB, ())
-    assert "no id that ends a text" in str(made.compile(constraint.regex("a")).exception(30))
+    assert "no end-of-text id" in str(made.compile(constraint.regex("a")).exception(30))
     made.close()
 
 

@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 
 from lmtool.core import constraint
 from lmtool.core.errors import ConstraintError, LmtoolError
-from lmtool.inference.guide.grammar import grammars, noun, refusal
+from lmtool.inference.guide.grammar import NOUNS, grammars, refusal
 from tests.inference.guide.following import accepts, compact, compiled, compiled_schema, walk
 
 PATTERNS = st.recursive(
@@ -138,7 +138,7 @@ def test_refusal_of_a_schema_hints_at_lenience():
     strict, lenient = (constraint.json_schema({}, strict=strict) for strict in (True, False))
     assert "false" in refusal(strict, "no").hints[0]
     assert refusal(lenient, "no").hints == ()
-    assert noun(strict) == "JSON Schema"
+    assert NOUNS[strict.kind] == "JSON Schema"
 
 
 PERSON = {

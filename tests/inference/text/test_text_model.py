@@ -26,7 +26,7 @@ from lmtool.core.types import (
     TokenOutput,
     Usage,
 )
-from lmtool.inference.text import worker
+from lmtool.inference.text import workers
 from lmtool.inference.text.text_model import TextModel
 from lmtool.inference.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.net.subprocesses.work_queue import WorkQueue
@@ -173,7 +173,7 @@ class TestLongTexts:
     ) -> None:
         """Neither for streams that were cancelled nor, once the model is closed, for those that wait, which fail."""
         queue = WorkQueue(1, "test")
-        monkeypatch.setattr(worker, "_queue", queue)
+        monkeypatch.setattr(workers, "_queue", queue)
         begun, go_on = threading.Event(), threading.Event()
         first = queue.put(0, lambda: (begun.set(), go_on.wait(60)))
         await asyncio.to_thread(begun.wait, 60)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.inference.text.prompt_turns import PromptTurn, split_turns
+from lmtool.inference.text.prompts import PromptTurn, split_turns
 from lmtool.terminal.tui.documents.frames import plain
 from lmtool.terminal.tui.documents.text import (
     LOWEST,

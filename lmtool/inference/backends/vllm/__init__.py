@@ -1,1 +1,1 @@
-"""vLLM as a backend: a worker in an environment of its own, and our code inside its engine."""
+"""vLLM as a backend: a worker in its own Python environment, and lmtool's code inside the engine."""

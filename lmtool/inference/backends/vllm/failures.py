@@ -1,4 +1,4 @@
-"""Explains vLLM's failures from its output: what is short or wrong, and the option that helps; pure."""
+"""Readable errors for vLLM's failures, from its output: the cause and the option that helps. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GENERIC = re.compile(r"initialization failed|EngineCore encountered|Executor fa
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A message of vLLM's, explained. `{1}` is its pattern's first group; `_memory_figures` has the names."""
+    """Explanation of a vLLM message. `{1}` is the first group of its pattern; see `_memory_figures` for names."""
 
     pattern: str
     message: str
@@ -156,14 +156,14 @@ def explain(printed: str, raised: str = "") -> ResourceError | None:
 
 
 def import_failure(python: str, printed: str, raised: BaseException) -> ResourceError:
-    """Why vLLM cannot be imported. python: the program that tried."""
+    """Error for a failed import of vLLM. python: the interpreter that tried."""
     reason = _short(f"{type(raised).__name__}: {raised}")
     fallback = ResourceError(f"{python} cannot import vLLM: {reason}", "mend or renew vLLM's environment")
     return explain(printed, str(raised)) or fallback
 
 
 def load_failure(model: str, printed: str, raised: str) -> ResourceError:
-    """Why a model was not loaded. printed: by vLLM's processes. raised: the worker's exception."""
+    """Error for a failed load. printed: output of vLLM's processes. raised: the worker's exception."""
     reason = raised if not _GENERIC.search(raised) else _cause(printed) or raised
     if invalid := _INVALID.search(reason):
         reason = ": ".join(filter(None, invalid.groups()))
@@ -172,7 +172,7 @@ def load_failure(model: str, printed: str, raised: str) -> ResourceError:
 
 
 def engine_end(printed: str, exits: Mapping[str, int | None]) -> ConnectError:
-    """Why a running engine has ended. exits: exit status by process, -9 for one that was killed."""
+    """Error for a running engine that ended. exits: exit status by process, -9 for a killed one."""
     killed = [name for name, status in exits.items() if status == -signal.SIGKILL]
     cause = explain(printed)
     if killed:

@@ -1,13 +1,16 @@
-"""vLLM's engine as a `TokenModel`; runs in its environment, and imports nothing of it at module level."""
+"""vLLM's engine as a `TokenModel`; runs in vLLM's environment and imports nothing of it at module level."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-from dataclasses import dataclass, field, replace
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from lmtool.core.constraint import written as constraint_object
 from lmtool.core.errors import (
     ConnectError,
     ConstraintError,
@@ -16,25 +19,201 @@ from lmtool.core.errors import (
     RequestError,
     ServerError,
 )
+from lmtool.core.logits_processors import Processors, written
 from lmtool.core.streams import failure
 from lmtool.core.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
-from lmtool.inference.backends.vllm.translation import (
-    PositionLogprobs,
-    generated_logprobs,
-    needs_processor,
-    processor_arguments,
-    sampling_arguments,
-    scored_logprobs,
-    scoring_arguments,
-)
+from lmtool.inference.backends.vllm.shared_directory import KEY, MARKS, EngineSettings, error_from
 from lmtool.inference.engine.request_checks import clamp_logprobs, validate_generate, validate_score
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from lmtool.core.interfaces import Sink, StreamHandle
-    from lmtool.inference.backends.vllm.remote_guides import RemoteGuides
-    from lmtool.inference.backends.vllm.step_channel import TopLogprobs
+    from lmtool.core.types import ModelInfo, SamplingParams
+    from lmtool.inference.backends.vllm.shared_directory import StepReceiver, StepReport, TopLogprobs
+
+
+MAX_BIASED = 128
+"""Largest `logit_bias` with exact biased logprobs; vLLM looks up no more ids per token."""
+BIAS_LIMIT = 100.0
+"""Largest bias in nats; vLLM clamps to it, and refuses infinite ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionLogprobs:
+    """Logprobs of one position in nats, without any bias."""
+
+    chosen: int
+    by_token: Mapping[int, float]
+
+
+def sampling_arguments(request: GenerateRequest, eos: Iterable[int]) -> dict[str, Any]:
+    """Keyword arguments for `vllm.SamplingParams`. Raises `RequestError` for what vLLM's engine cannot do."""
+    params, constrained = request.sampling, request.constraint is not None
+    if params.logprobs_mode == "processed":
+        raise RequestError("this backend has no processed logprobs", "ask for logprobs_mode raw or biased")
+    arguments: dict[str, Any] = {
+        "max_tokens": params.max_tokens,
+        "min_tokens": 0 if constrained else params.min_tokens,  # the constraint knows where a text may end
+        "temperature": max(0.0, params.temperature),
+        "top_p": params.top_p or 1e-9,
+        "top_k": params.top_k or -1,
+        "min_p": params.min_p,
+        "repetition_penalty": params.repetition_penalty,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "seed": params.seed,
+        "stop_token_ids": sorted(_stop_ids(request, eos)),
+        "ignore_eos": True,  # eos ids are among the stop ids: vLLM has no tokenizer that would know them
+        "logprobs": params.top_logprobs,
+        "detokenize": False,
+    }
+    if params.logit_bias:
+        arguments["logit_bias"] = _clamped_bias(params)
+        if not constrained and _applies_bias(params):
+            arguments["logprob_token_ids"] = sorted(params.logit_bias)
+    return arguments
+
+
+def needs_processor(request: GenerateRequest) -> bool:
+    """True if a request needs lmtool's logits processor in vLLM."""
+    return constraint_json(request) is not None or bool(request.logits_processors)
+
+
+def processor_arguments(request: GenerateRequest, request_id: str) -> dict[str, Any]:
+    """Keyword arguments for `vllm.SamplingParams` from which the processor builds a `RowState`."""
+    params, constrained = request.sampling, request.constraint is not None
+    arguments = {
+        "request_id": request_id,
+        "constraint": constraint_json(request),
+        "processors": written(request.logits_processors),
+        "min_tokens": params.min_tokens if constrained else 0,
+        "stop_ids": params.stop_token_ids if constrained else (),
+        "ignore_eos": params.ignore_eos and constrained,
+        "top_logprobs": params.top_logprobs if constrained and params.logprobs_mode == "biased" else None,
+    }
+    return {"extra_args": {KEY: json.dumps(arguments)}}
+
+
+def constraint_json(request: GenerateRequest) -> str | None:
+    """Constraint and thought marks of a request as JSON for the engine's process; None without either."""
+    if request.constraint is None and request.thought_marks is None:
+        return None
+    members = {} if request.constraint is None else constraint_object(request.constraint)
+    return json.dumps(members if request.thought_marks is None else {**members, MARKS: asdict(request.thought_marks)})
+
+
+def _stop_ids(request: GenerateRequest, eos: Iterable[int]) -> set[int]:
+    params = request.sampling
+    eos_ends = request.constraint is not None or not params.ignore_eos  # a constraint allows eos where a text may end
+    return {*params.stop_token_ids, *(eos if eos_ends else ())}
+
+
+def _clamped_bias(params: SamplingParams) -> dict[int, float]:
+    return {token: max(-BIAS_LIMIT, min(BIAS_LIMIT, value)) for token, value in params.logit_bias.items()}
+
+
+def _applies_bias(params: SamplingParams) -> bool:
+    """True if logprobs include the bias. Raises `RequestError` if they cannot be computed exactly."""
+    if params.logprobs_mode != "biased" or not params.logit_bias:
+        return False
+    if len(params.logit_bias) > MAX_BIASED:
+        raise RequestError(
+            f"this backend has logprobs for at most {MAX_BIASED} biased ids, found {len(params.logit_bias)}",
+            "bias fewer ids, or ask for logprobs_mode raw",
+        )
+    return True
+
+
+def generated_logprobs(
+    params: SamplingParams, position: PositionLogprobs, report: StepReport | None = None
+) -> tuple[float, TopLogprobs]:
+    """The chosen id's logprob and the best alternatives with it, in the request's mode.
+
+    report: of the step, for a stream with a constraint, which shifts the logprobs of all that it allows alike. A bias
+    moves mass between the biased ids and all others together, whose shape stays: the normalising constant follows from
+    the biased ids alone.
+    """
+    by_token, chosen = dict(position.by_token), position.chosen
+    if report is not None and params.logprobs_mode == "biased":
+        own = min(0.0, by_token[chosen] + _clamped_bias(params).get(chosen, 0.0) + report.logprob_shift)
+        return own, _with_chosen(report.top_logprobs, chosen, own)
+    if report is None and _applies_bias(params):
+        bias = _clamped_bias(params)
+        biased = {token: math.exp(by_token[token]) for token in bias if token in by_token}
+        rest = max(0.0, 1.0 - sum(biased.values()))
+        total = math.log(sum(mass * math.exp(bias[token]) for token, mass in biased.items()) + rest)
+        by_token = {token: min(0.0, value + bias.get(token, 0.0) - total) for token, value in by_token.items()}
+    return by_token[chosen], _best(by_token, params.top_logprobs, chosen)
+
+
+def scoring_arguments(request: ScoreRequest) -> dict[str, Any]:
+    """Keyword arguments for `vllm.SamplingParams` that score a prompt; vLLM generates one token all the same."""
+    top = request.top_logprobs or 0
+    return {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top, "detokenize": False, "ignore_eos": True}
+
+
+def scored_logprobs(request: ScoreRequest, position: PositionLogprobs) -> tuple[float, TopLogprobs | None]:
+    """The logprob of one scored id, and its alternatives where the request asks for them."""
+    own = position.by_token[position.chosen]
+    if request.top_logprobs is None:
+        return own, None
+    return own, _best(position.by_token, request.top_logprobs, position.chosen)
+
+
+def _best(by_token: Mapping[int, float], count: int, chosen: int) -> TopLogprobs:
+    best = sorted(by_token.items(), key=lambda entry: -entry[1])[:count]
+    return _with_chosen(tuple(best), chosen, by_token[chosen])
+
+
+def _with_chosen(best: TopLogprobs, chosen: int, logprob: float) -> TopLogprobs:
+    return best if chosen in dict(best) else (*best, (chosen, logprob))
+
+
+_FIRST_POLL, _LAST_POLL = 0.002, 0.1
+"""Seconds between polls for a compiled constraint, doubling; each takes a moment of the engine's time."""
+
+
+class RemoteGuides:
+    """Compiles constraints in the processes of an `AsyncLLM`. Belongs to the event loop in which it was made."""
+
+    def __init__(self, engine: Any, steps: StepReceiver) -> None:
+        """engine: made with `SharedDirectory.engine_options`."""
+        self._engine = engine
+        self.steps = steps
+
+    async def describe(self, info: ModelInfo, tokenizer: str | None) -> None:
+        """Send the model's settings to all processes of the engine, before the first request."""
+        await self._engine.collective_rpc("lmtool_describe", args=(EngineSettings.of(info, tokenizer).to_json(),))
+
+    @contextlib.asynccontextmanager
+    async def constrain(self, request: GenerateRequest, request_id: str) -> AsyncIterator[tuple[str, ...]]:
+        """Compile a request's constraint and receive its step reports meanwhile; yields the compiler's warnings.
+
+        Raises `ConstraintError` for a constraint that cannot be compiled, `RequestError` for a processor that is not
+        installed.
+        """
+        Processors(request.logits_processors)  # here an error is one of this request, not of the engine
+        text = constraint_json(request)
+        warnings = () if text is None else await self._compile(text)
+        self.steps.subscribe(request_id)
+        try:
+            yield warnings
+        finally:
+            self.steps.unsubscribe(request_id)
+
+    async def _compile(self, text: str) -> tuple[str, ...]:
+        wait = _FIRST_POLL
+        while True:
+            outcomes = await self._engine.collective_rpc("lmtool_compile", args=(text,))
+            if all(outcome is not None for outcome in outcomes):
+                break
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LAST_POLL)
+        for outcome in outcomes:
+            if "error" in outcome:
+                raise error_from(outcome["error"])
+        return tuple(outcomes[0]["warnings"])
 
 
 class VllmModel:
@@ -61,7 +240,7 @@ class VllmModel:
 
     @property
     def failure(self) -> ConnectError | None:
-        """Why nothing can be computed any more: the engine's processes have ended, and the worker has to as well."""
+        """Error of an engine whose processes have ended, or None; the worker must end as well."""
         return self._diagnose() if self._engine.errored else None
 
     @property
@@ -148,7 +327,7 @@ class VllmModel:
         usage: Usage | None,
         warnings: tuple[str, ...],
     ) -> TokenOutput:
-        """An output as the one that ends its stream."""
+        """Complete the last output of a stream."""
         reason: FinishReason = "length" if finish_reason == "length" else "stop"
         own = output.token in request.sampling.stop_token_ids and output.token not in self._info.eos_token_ids
         stopped_by = output.token if own and reason == "stop" else None
@@ -157,7 +336,7 @@ class VllmModel:
     def _constraint(
         self, request: GenerateRequest, request_id: str
     ) -> contextlib.AbstractAsyncContextManager[tuple[str, ...]]:
-        """Whatever a request's constraint and processors need from before it begins; yields the warnings."""
+        """Context in which a request's constraint and processors are active; yields the warnings."""
         if not needs_processor(request):
             return contextlib.nullcontext(())
         if self._guides is None:
@@ -199,7 +378,7 @@ class VllmModel:
 
 
 def _prompt(ids: list[int], request: GenerateRequest | ScoreRequest) -> dict[str, Any]:
-    """A prompt as vLLM takes it."""
+    """Prompt in vLLM's form."""
     salted = {"cache_salt": request.cache_salt} if request.cache_salt else {}
     return {"prompt_token_ids": ids, **salted}
 
@@ -210,7 +389,7 @@ def _position(token: int, entries: Any) -> PositionLogprobs:
 
 @dataclass(eq=False)
 class _Stream:
-    """A running request, and its handle. vLLM cannot pause a stream: outputs of a paused one are buffered here."""
+    """A running request and its handle. vLLM cannot pause a stream, so outputs of a paused one are buffered."""
 
     request: GenerateRequest | ScoreRequest
     sink: Sink
@@ -220,7 +399,7 @@ class _Stream:
     finished: bool = False
 
     def cancel(self) -> None:
-        """Abort it in the engine; vLLM does so when its generator is cancelled."""
+        """Abort the request: vLLM does so when its generator is cancelled."""
         if self.task is not None and not self.finished:
             self.buffer.clear()
             self.task.cancel()
@@ -230,7 +409,7 @@ class _Stream:
         self.paused = True
 
     def resume(self) -> None:
-        """Deliver what is in the buffer, and go on."""
+        """Deliver buffered outputs and stop buffering."""
         self.paused = False
         if self.buffer:
             outputs, self.buffer = self.buffer, []

@@ -1,4 +1,4 @@
-"""Our guides as a logits processor of vLLM; vLLM imports it in its engine's processes."""
+"""lmtool's guides as a logits processor of vLLM; imported by vLLM in its engine processes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_update
 
 from lmtool.core.errors import LmtoolError
 from lmtool.core.logits_processors import Processors, processors_from
-from lmtool.inference.backends.vllm.extension import compile_constraint, engine_settings, guide_compiler
-from lmtool.inference.backends.vllm.row_state import BatchState, RowState
-from lmtool.inference.backends.vllm.shared_directory import KEY, STEP_SOCKET
-from lmtool.inference.backends.vllm.step_channel import StepSender
+from lmtool.inference.backends.vllm.engine_guides import (
+    BatchState,
+    RowState,
+    compile_constraint,
+    engine_settings,
+    guide_compiler,
+)
+from lmtool.inference.backends.vllm.shared_directory import KEY, STEP_SOCKET, StepSender
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +27,7 @@ _COMPILE_TIMEOUT = 15.0
 
 
 class GuideProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the environment that checks types
-    """Applies constraints and foreign processors to requests that name them in `extra_args`; ignores all others."""
+    """Applies constraints and installed processors to requests that name them in `extra_args`; ignores others."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:  # noqa: ARG002  # vLLM's call
         self._directory = vllm_config.additional_config[KEY]
@@ -34,7 +38,7 @@ class GuideProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in t
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow vLLM's requests as they are added, moved and removed."""
+        """Track vLLM's requests as they are added, moved and removed."""
         if batch_update is None:  # while vLLM warms up: the worker has not described the model yet
             return
         if self._state is None:
@@ -44,7 +48,7 @@ class GuideProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in t
         process_dict_updates(self._state.rows, batch_update, self._row)
 
     def apply(self, logits: Any) -> Any:
-        """Mask and change the rows of one step. logits: [N, V] float32."""
+        """Mask and process the rows of one step. logits: [N, V] float32."""
         if self._state is not None and self._state.rows:
             self._state.apply(logits, guide_compiler())
         return logits

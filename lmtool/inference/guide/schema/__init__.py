@@ -1,1 +1,1 @@
-"""JSON Schemas rewritten without the keywords that the automata library does not know: same meaning, or narrower."""
+"""JSON Schemas rewritten without the keywords that llguidance lacks: equivalent, or stricter with a warning."""

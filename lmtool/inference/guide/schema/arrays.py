@@ -1,10 +1,11 @@
-"""`uniqueItems` of few values and `contains`, written as the arrays or places that they leave."""
+"""Array keywords that llguidance lacks: `uniqueItems` and `contains`."""
 
 from __future__ import annotations
 
 import json
 from itertools import combinations, permutations
 from math import perm
+from typing import TYPE_CHECKING
 
 from lmtool.inference.guide.schema.document import (
     ALL_TYPES,
@@ -14,21 +15,28 @@ from lmtool.inference.guide.schema.document import (
     UnsupportedError,
     all_of,
     any_of,
+    listed_values,
     may_be,
     schemas,
+    significant,
+    subschemas,
     types_of,
 )
 from lmtool.inference.guide.schema.negation import negation
-from lmtool.inference.guide.schema.values import allowed_values
+from lmtool.inference.guide.schema.satisfiability import allowed_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
 
 _MAX_ARRAYS = 2000
 _PLACES = 4
 
 
 def write_unique_items(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take `uniqueItems` out of a node: all arrays that can be, where items have few values.
+    """Remove `uniqueItems` from a node; list all possible arrays if the items have few values.
 
-    Strings that are more are kept apart while they are written.
+    Arrays of other strings are kept unique while they are generated.
     """
     if node.pop("uniqueItems") is not True or not may_be(node, "array") or _count(node, "maxItems", 2) <= 1:
         return []
@@ -53,7 +61,7 @@ def write_unique_items(node: dict[str, object], document: Document) -> list[Sche
 
 
 def _few_values(items: Schema, document: Document) -> list[object] | None:
-    """The values that items have; None where they are any strings. Raises `UnsupportedError` for others."""
+    """Values of the items; None if they are arbitrary strings. Raises `UnsupportedError` for others."""
     document.count()
     if isinstance(items, dict):
         if (values := allowed_values(items, document)) is not None:
@@ -66,7 +74,7 @@ def _few_values(items: Schema, document: Document) -> list[object] | None:
 
 
 def write_contains(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take `contains` out of a node: the items stand at some of the first places."""
+    """Remove `contains` from a node: the matching items come at some of the first positions."""
     [contained] = schemas([node.pop("contains")], "contains")
     least, most = node.pop("minContains", 1), node.pop("maxContains", None)
     if isinstance(least, bool) or not isinstance(least, int) or not isinstance(most, int | None):
@@ -107,3 +115,57 @@ def _other_types(node: dict[str, object]) -> list[Schema]:
 def _count(node: dict[str, object], keyword: str, default: int) -> int:
     value = node.get(keyword, default)
     return int(value) if isinstance(value, int | float) else default
+
+
+_WITHIN = (
+    "items", "prefixItems", "properties", "patternProperties", "additionalProperties", "allOf",
+    "anyOf", "oneOf",
+)  # fmt: skip
+
+
+def check_repeats(schema: Schema, document: Document) -> None:
+    """Raise `UnsupportedError` if strings are kept unique and another array may need one twice.
+
+    Records in the document if other arrays lose repeated strings. schema: the rewritten document.
+    """
+    if not document.unique_items:
+        return
+    nodes = list(_nodes(schema, Document(schema)))
+    for node in nodes:
+        if any(map(_repeats, listed_values(node) or ())) or (UNIQUE not in node and _limited(node, Document(schema))):
+            raise UnsupportedError(
+                "uniqueItems", "beside arrays in which certain strings may come twice is not supported"
+            )
+    if any(UNIQUE not in node and node.keys() & {"items", "prefixItems"} for node in nodes):
+        document.narrow("where strings of one array must be unique, those of the others are, too")
+
+
+def _nodes(schema: Schema, document: Document) -> Iterator[dict[str, object]]:
+    waiting: list[Schema] = [schema]
+    visited: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, bool) or id(node) in visited:
+            continue
+        visited.add(id(node))
+        yield node
+        waiting += subschemas(node, *_WITHIN)
+        if "$ref" in node:
+            waiting.append(document.resolve(node["$ref"]))
+
+
+def _repeats(value: object) -> bool:
+    """True if an array in a value has a string twice."""
+    if isinstance(value, dict):
+        return any(map(_repeats, value.values()))
+    if not isinstance(value, list):
+        return False
+    texts = [text for text in value if isinstance(text, str)]
+    return len({*texts}) < len(texts) or any(map(_repeats, value))
+
+
+def _limited(node: Mapping[str, object], document: Document) -> bool:
+    """True if a node restricts its string items to certain strings."""
+    items = [document.target(schema) for schema in subschemas(node, "items", "prefixItems")]
+    strings = [one for one in items if isinstance(one, dict) and may_be(one, "string")]
+    return any(significant(one) - {"type", "minLength"} for one in strings)

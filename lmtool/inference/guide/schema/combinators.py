@@ -1,10 +1,11 @@
-"""`not`, `oneOf`, `if` and the dependencies, written with `anyOf` and `allOf`."""
+"""Combining keywords that llguidance lacks: `not`, `oneOf`, `if`, dependencies and `unevaluated...`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import chain, combinations
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.inference.guide.schema.disjointness import are_disjoint
 from lmtool.inference.guide.schema.document import (
     ALL_TYPES,
     Document,
@@ -17,21 +18,23 @@ from lmtool.inference.guide.schema.document import (
     schemas,
 )
 from lmtool.inference.guide.schema.negation import negation
+from lmtool.inference.guide.schema.satisfiability import are_disjoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
 
 Node: TypeAlias = dict[str, object]
 
 
 def write_not(node: Node, document: Document) -> list[Schema]:
-    """Take `not` out of a node; return what must hold beside it."""
+    """Remove `not` from a node; return the schemas that replace it."""
     [inner] = schemas([node.pop("not")], "not")
     return [any_of(negation(inner, node, document))]
 
 
 def write_one_of(node: Node, document: Document) -> list[Schema]:
-    """Take `oneOf` out of a node: any of its branches, each without the others that it may meet."""
+    """Replace `oneOf`: any of its branches, each excluding the branches that it may overlap."""
     branches = schemas(node.pop("oneOf"), "oneOf")
     contexts = [_context(node, document.target(branch)) for branch in branches]
     beside: Schema = {name: value for name, value in node.items() if name in _BESIDE} or True
@@ -55,14 +58,14 @@ def write_one_of(node: Node, document: Document) -> list[Schema]:
 def _objects_differ(
     branches: Sequence[Schema], meeting: Mapping[int, Sequence[int]], beside: Schema, document: Document
 ) -> bool:
-    """Whether branches that may meet exclude each other as far as objects are concerned."""
+    """True if overlapping branches exclude each other for objects."""
     objects: Schema = {**(beside if isinstance(beside, dict) else {}), "type": "object"}
     pairs = ((at, other) for at, others in meeting.items() for other in others if other > at)
     return any(are_disjoint(branches[at], branches[other], document, objects) for at, other in pairs)
 
 
 def _context(node: Node, branch: Schema) -> Schema:
-    """Return what is known of an instance that matches a node and one of its branches: its type, names, closedness."""
+    """Return what is known of an instance of a node and one of its branches: type, names, closedness."""
     if isinstance(branch, bool):
         return {name: value for name, value in node.items() if name in _TELLING} or True
     known = {name: value for name, value in {**node, **branch}.items() if name in _TELLING}
@@ -76,7 +79,7 @@ _BESIDE = _TELLING | {"required", "maxProperties", "$ref", "allOf"}
 
 
 def write_if(node: Node, document: Document) -> list[Schema]:
-    """Take `if`, `then` and `else` out of a node: either the one and the second, or not the one and the third."""
+    """Replace `if`, `then` and `else`: either `if` and `then` hold, or `else` without `if`."""
     condition, then, other = (node.pop(keyword, True) for keyword in ("if", "then", "else"))
     [condition, then, other] = schemas([condition, then, other], "if")
     if then in (True, {}) and other in (True, {}):
@@ -86,7 +89,7 @@ def write_if(node: Node, document: Document) -> list[Schema]:
 
 
 def write_dependencies(node: Node, document: Document) -> list[Schema]:
-    """Take the dependencies out of a node: either the property is absent, or what depends on it holds."""
+    """Replace dependencies: either the property is absent, or its dependent schema holds."""
     document.count()
     required: list[Schema] = []
     present = set(names(node.get("required", []), "required"))
@@ -95,13 +98,161 @@ def write_dependencies(node: Node, document: Document) -> list[Schema]:
         if not isinstance(dependencies, dict):
             raise UnsupportedError(keyword, "is no object")
         for name, value in dependencies.items():
-            dependent = _dependent(value, keyword)
+            if isinstance(value, list):
+                dependent: Schema = {"required": names(value, keyword)} if value else True
+            else:
+                dependent = named_schemas({keyword: value}, keyword)[keyword]
             ways: list[Schema] = [{"properties": {name: False}}, dependent]
             required.append(dependent if name in present and node.get("type") == "object" else any_of(ways))
     return required
 
 
-def _dependent(value: object, keyword: str) -> Schema:
-    if isinstance(value, list):
-        return {"required": names(value, keyword)} if value else True
-    return named_schemas({keyword: value}, keyword)[keyword]
+_MAX_WAYS = 32
+_MAX_DEPTH = 8
+_MAX_SUBSETS = 4
+"""Largest `anyOf` whose branches may match in any combination; of a larger one, one branch is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One way to match a schema, and what it evaluates of the instance (JSON Schema 2020-12, 11)."""
+
+    conditions: tuple[Schema, ...] = ()
+    """Schemas that must hold in addition."""
+    names: tuple[str, ...] = ()
+    """Evaluated property names in schema order, which is the order of generated objects."""
+    patterns: tuple[str, ...] = ()
+    properties: bool = False
+    """All properties are evaluated."""
+    prefix: int = 0
+    """Number of evaluated items at the start of an array."""
+    items: bool = False
+    """All items are evaluated."""
+
+    def with_(self, other: Evaluated) -> Evaluated:
+        """Combine with another way."""
+        return Evaluated(
+            (*self.conditions, *other.conditions),
+            tuple(dict.fromkeys((*self.names, *other.names))),
+            tuple(dict.fromkeys((*self.patterns, *other.patterns))),
+            self.properties or other.properties,
+            max(self.prefix, other.prefix),
+            self.items or other.items,
+        )
+
+
+Ways: TypeAlias = "list[Evaluated]"
+
+
+def write_unevaluated(node: dict[str, object], document: Document) -> list[Schema]:
+    """Remove the `unevaluated...` keywords from a node; return the schemas that replace them."""
+    properties, items = node.pop("unevaluatedProperties", True), node.pop("unevaluatedItems", True)
+    [properties, items] = schemas([properties, items], "unevaluatedProperties")
+    if properties in (True, {}) and items in (True, {}):
+        return []
+    ways = _ways(node, document)
+    written: list[Schema] = []
+    for way in ways:
+        closed: list[Schema] = [*way.conditions]
+        if not way.properties and properties not in (True, {}):
+            evaluated: dict[str, object] = {"properties": dict.fromkeys(way.names, True)}
+            if way.patterns:
+                evaluated["patternProperties"] = dict.fromkeys(way.patterns, True)
+            closed.append({**evaluated, "additionalProperties": properties})
+        if not way.items and items not in (True, {}):
+            closed.append({"prefixItems": [True] * way.prefix, "items": items} if way.prefix else {"items": items})
+        written.append(all_of(closed))
+    return [any_of(written)]
+
+
+def _ways(schema: Schema, document: Document, depth: int = 0) -> Ways:
+    """Alternative ways to match a schema."""
+    document.count()
+    if isinstance(schema, bool):
+        return [Evaluated()]
+    if depth > _MAX_DEPTH:
+        raise UnsupportedError("unevaluatedProperties", f"looks through more than {_MAX_DEPTH} levels")
+    if schema.keys() & {"$dynamicRef", "$recursiveRef"}:
+        raise UnsupportedError("unevaluatedProperties", "beside a dynamic reference is not supported")
+    together: list[Ways] = [[_own(schema)]]
+    together += [_ways(part, document, depth + 1) for part in schemas(schema.get("allOf", []), "allOf")]
+    if "$ref" in schema:
+        together.append(_ways(document.resolve(schema["$ref"]), document, depth + 1))
+    together += [_any_of(schema, document, depth), _one_of(schema, document, depth), _if(schema, document, depth)]
+    together += _dependent(schema, document, depth)
+    return _product(together)
+
+
+def _own(schema: dict[str, object]) -> Evaluated:
+    if "contains" in schema and "items" not in schema:
+        raise UnsupportedError("unevaluatedItems", "beside 'contains' is not supported")
+    listed, rest = schema.get("prefixItems"), schema.get("items")
+    return Evaluated(
+        names=tuple(named_schemas(schema.get("properties", {}), "properties")),
+        patterns=tuple(named_schemas(schema.get("patternProperties", {}), "patternProperties")),
+        properties="additionalProperties" in schema or "unevaluatedProperties" in schema,
+        prefix=len(listed) if isinstance(listed, list) else 0,
+        items=rest is not None or "unevaluatedItems" in schema,
+    )
+
+
+def _any_of(schema: dict[str, object], document: Document, depth: int) -> Ways:
+    branches = schemas(schema.get("anyOf", []), "anyOf")
+    if not branches:
+        return [Evaluated()]
+    each = [_of_branch(branch, document, depth) for branch in branches]
+    if _evaluate_alike(chain.from_iterable(each)):
+        return [Evaluated()]
+    if len(branches) > _MAX_SUBSETS:
+        document.narrow("where 'anyOf' says which properties or items there may be, one branch at a time is used")
+        return [way for ways in each for way in ways]
+    subsets = chain.from_iterable(combinations(each, count) for count in range(1, len(each) + 1))
+    return [way for subset in subsets for way in _product(subset)]
+
+
+def _one_of(schema: dict[str, object], document: Document, depth: int) -> Ways:
+    branches = schemas(schema.get("oneOf", []), "oneOf")
+    each = [_of_branch(branch, document, depth) for branch in branches]
+    if not branches or _evaluate_alike(chain.from_iterable(each)):
+        return [Evaluated()]
+    return [way for ways in each for way in ways]
+
+
+def _of_branch(branch: Schema, document: Document, depth: int) -> Ways:
+    return [] if branch is False else _product([[Evaluated((branch,))], _ways(branch, document, depth + 1)])
+
+
+def _evaluate_alike(ways: Iterable[Evaluated]) -> bool:
+    """True if the ways evaluate nothing, so that the choice does not matter."""
+    return all(way == Evaluated(way.conditions) for way in ways)
+
+
+def _if(schema: dict[str, object], document: Document, depth: int) -> Ways:
+    if "if" not in schema:
+        return [Evaluated()]
+    [condition, then, other] = schemas([schema["if"], schema.get("then", True), schema.get("else", True)], "if")
+    held = _product([_of_branch(condition, document, depth), _of_branch(then, document, depth)])
+    otherwise = _of_branch(other, document, depth)
+    if _evaluate_alike([*held, *otherwise]):
+        return [Evaluated()]
+    without: Ways = [Evaluated((way,)) for way in negation(condition, {}, document)]
+    return [*held, *_product([without, otherwise])]
+
+
+def _dependent(schema: dict[str, object], document: Document, depth: int) -> list[Ways]:
+    found: list[Ways] = []
+    for name, value in named_schemas(schema.get("dependentSchemas", {}), "dependentSchemas").items():
+        present: Schema = {"type": "object", "required": [name]}
+        ways = _product([[Evaluated((present,))], _of_branch(value, document, depth)])
+        found.append([*ways, Evaluated(({"properties": {name: False}},))])
+    return found
+
+
+def _product(together: Sequence[Ways]) -> Ways:
+    """Combine one way of each list. Raises `UnsupportedError` for too many."""
+    ways: Ways = [Evaluated()]
+    for each in together:
+        ways = [way.with_(other) for way in ways for other in each]
+        if len(ways) > _MAX_WAYS:
+            raise UnsupportedError("unevaluatedProperties", f"has more than {_MAX_WAYS} ways to be held")
+    return ways

@@ -1,4 +1,4 @@
-"""What a JSON Schema is made of: its types, its references, and how schemas are joined."""
+"""Parts of a JSON Schema: types, references, and operations that join schemas."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Schema: TypeAlias = "bool | dict[str, object]"
 ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 """JSON's types; `integer` is a part of `number`."""
 UNIQUE = "x-unique-items"
-"""Stands in a node in the place of `uniqueItems` where the stream itself keeps strings unique, see `UniqueNames`."""
+"""Replaces `uniqueItems` in a node where the stream itself keeps strings unique, see `UniqueNames`."""
 MAX_NODES = 20_000
-"""Most subschemas that rewriting one document may look at or make."""
+"""Most subschemas visited or created while one document is rewritten."""
 
 
 MAX_DEPTH = 100
-"""Deepest nesting of subschemas in what one document is rewritten to."""
+"""Deepest nesting of subschemas in a rewritten document."""
 
 
 class UnsupportedError(Exception):
-    """A keyword that has no equivalent here."""
+    """A keyword that cannot be expressed with those that llguidance supports."""
 
     def __init__(self, keyword: str, why: str) -> None:
         super().__init__(f"{keyword!r} {why}")
@@ -32,22 +32,22 @@ class UnsupportedError(Exception):
 
 
 class Document:
-    """A whole schema: resolves its references, counts the work, collects warnings."""
+    """A root schema: resolves references, limits the work, collects warnings."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
         self.narrowed: dict[str, None] = {}
-        """One sentence for each way in which fewer texts are allowed than the schema allows; in order."""
+        """One sentence per restriction beyond those of the schema, in order."""
         self.impossibilities: list[str] = []
-        """Why parts of it match nothing."""
+        """Reasons why parts of the schema match nothing."""
         self.unique_items = False
-        """Whether there is a node with `UNIQUE`."""
+        """True once a node has `UNIQUE`."""
         self._nodes = 0
         self._depth = 0
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
-        """Around the work on a subschema. Raises `UnsupportedError` where one leads to another without end."""
+        """Context of one subschema. Raises `UnsupportedError` beyond `MAX_DEPTH`."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise UnsupportedError("the schema", f"needs more than {MAX_DEPTH} levels written without its keywords")
@@ -57,21 +57,21 @@ class Document:
             self._depth -= 1
 
     def count(self, nodes: int = 1) -> None:
-        """Count work. Raises `UnsupportedError` when there is too much of it."""
+        """Count visited subschemas. Raises `UnsupportedError` beyond `MAX_NODES`."""
         self._nodes += nodes
         if self._nodes > MAX_NODES:
             raise UnsupportedError("the schema", f"needs more than {MAX_NODES} subschemas written without its keywords")
 
     def narrow(self, sentence: str) -> None:
-        """Remember that fewer texts are allowed than the schema allows."""
+        """Record a restriction beyond those of the schema."""
         self.narrowed[sentence] = None
 
     def impossible(self, sentence: str) -> None:
-        """Remember that a part matches nothing."""
+        """Record why a part matches nothing."""
         self.impossibilities.append(sentence)
 
     def target(self, schema: Schema) -> Schema:
-        """Return what a schema refers to, if it is nothing but a reference within the document; else itself."""
+        """Return the target of a schema that is only a reference within the document; any other schema itself."""
         for _ in range(16):
             if isinstance(schema, bool) or "$ref" not in schema:
                 return schema
@@ -81,7 +81,7 @@ class Document:
         raise UnsupportedError("$ref", "refers to itself")
 
     def resolve(self, reference: object) -> Schema:
-        """Return the subschema of a reference. Raises `UnsupportedError` for one out of the document."""
+        """Return the target of a reference. Raises `UnsupportedError` for one that leaves the document."""
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             raise UnsupportedError("$ref", f"to {reference!r} is not within the schema")
         node: object = self.root
@@ -99,12 +99,12 @@ class Document:
 
 
 def is_whole(number: float) -> bool:
-    """Whether a number of JSON is a whole one, with or without a point; an infinite one is none."""
+    """True for whole numbers, with or without a decimal point; False for infinity."""
     return isinstance(number, int) or number.is_integer()
 
 
 def _unquoted(part: str) -> str:
-    """Return a part of a URI fragment without its percent signs."""
+    """Decode the percent escapes of a URI fragment part."""
     quoted = re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), part)
     try:
         return quoted.encode("latin-1").decode()
@@ -129,7 +129,7 @@ def significant(schema: Mapping[str, object]) -> set[str]:
 
 
 def types_of(schema: Schema) -> frozenset[str] | None:
-    """Return the types that a schema names itself (`integer` as such), or None where it names none."""
+    """Return the types that a schema declares (`integer` separately), or None if it declares none."""
     if isinstance(schema, bool):
         return None
     if isinstance(kind := schema.get("type"), str):
@@ -141,7 +141,7 @@ def types_of(schema: Schema) -> frozenset[str] | None:
 
 
 def may_be(schema: Schema, kind: str) -> bool:
-    """Whether a schema, by the types that it names, allows a JSON type."""
+    """True if the declared types of a schema include a JSON type."""
     types = types_of(schema)
     return types is None or kind in types or (kind == "number" and "integer" in types)
 
@@ -166,21 +166,21 @@ def type_name(value: object) -> str:
 
 
 def schemas(value: object, keyword: str) -> list[Schema]:
-    """Return a keyword's list of schemas. Raises `UnsupportedError` when it is none."""
+    """Check and return a list of schemas. Raises `UnsupportedError` for anything else."""
     if not isinstance(value, list) or not all(isinstance(entry, bool | dict) for entry in value):
         raise UnsupportedError(keyword, "is no array of schemas")
     return cast("list[Schema]", value)
 
 
 def named_schemas(value: object, keyword: str) -> dict[str, Schema]:
-    """Return a keyword's schemas by name. Raises `UnsupportedError` when it has others."""
+    """Check and return a map of schemas. Raises `UnsupportedError` for anything else."""
     if not isinstance(value, dict) or not all(isinstance(entry, bool | dict) for entry in value.values()):
         raise UnsupportedError(keyword, "is no object of schemas")
     return value
 
 
 def subschemas(node: Mapping[str, object], *keywords: str) -> list[Schema]:
-    """Return the schemas that stand under some keywords of a node: a single one, a list, or by name."""
+    """Return the subschemas under some keywords of a node: single, in lists, or in maps."""
     found: list[object] = []
     for keyword in keywords:
         if keyword in node:
@@ -195,20 +195,20 @@ _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
 
 
 def listed_values(schema: Mapping[str, object]) -> list[object] | None:
-    """Return the values that `const` or `enum` lists; None without either."""
+    """Return the values that `const` or `enum` lists, or None without either."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     return values if isinstance(values, list) else None
 
 
 def names(value: object, keyword: str) -> list[str]:
-    """Return a keyword's list of property names. Raises `UnsupportedError` when it is none."""
+    """Check and return a list of property names. Raises `UnsupportedError` for anything else."""
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         raise UnsupportedError(keyword, "is no array of names")
     return cast("list[str]", value)
 
 
 def all_of(parts: Iterable[Schema]) -> Schema:
-    """Return the schema of what all parts allow."""
+    """Return the conjunction of schemas."""
     joined: dict[str, object] = {}
     others: list[Schema] = []
     for part in parts:
@@ -222,7 +222,7 @@ def all_of(parts: Iterable[Schema]) -> Schema:
 
 
 def _merge(joined: dict[str, object], part: dict[str, object]) -> bool:
-    """Add a part's keywords where they do not meet others of the same name; `required` lists and names join."""
+    """Merge a part into `joined` and return True if no keyword conflicts; `required` and `properties` are combined."""
     if not part.keys() <= {"type", "required", "properties"} or not joined.keys() <= {"type", "required", "properties"}:
         return False
     mine, its = joined.get("properties", {}), part.get("properties", {})
@@ -240,7 +240,7 @@ def _merge(joined: dict[str, object], part: dict[str, object]) -> bool:
 
 
 def any_of(parts: Sequence[Schema]) -> Schema:
-    """Return the schema of what one part at least allows."""
+    """Return the disjunction of schemas."""
     if any(part is True or part == {} for part in parts):
         return True
     real = [part for part in parts if part is not False]

@@ -1,19 +1,84 @@
-"""What is malformed in a JSON Schema: the first mistake, with its place in the user's document."""
+"""Mistakes in a JSON Schema or a regular expression, each with its place in the user's document."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from llguidance import LLMatcher
+
 from lmtool.inference.guide.dialects import LISTS, NAMED, SINGLE, Reading
-from lmtool.inference.guide.exact_patterns import exact_pattern
-from lmtool.inference.guide.regex_errors import regex_error, regex_problem
+from lmtool.inference.guide.patterns import PARTS, byte_tokenizer, exact_pattern
 from lmtool.inference.guide.schema.document import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+
+_INDENT = 4
+"""Spaces before the expression and its carets in the library's message."""
+_EXCERPT = 20
+_WORDS = (
+    ("look-around", "look-ahead and look-behind are not supported", "say what may stand there instead"),
+    ("backreferences", "back-references are not supported", "repeat the group itself"),
+    (
+        "unrecognized flag",
+        "there is no such group here; named back-references are not supported",
+        "repeat the group itself",
+    ),
+)
+_INNER = re.compile(r"\\[bB]|\^|\$")
+
+
+@dataclass(frozen=True, slots=True)
+class RegexProblem:
+    """A problem in a regular expression."""
+
+    why: str
+    advice: str
+    place: int | None
+    """Index of the character, from 0; None if unknown."""
+    unsupported: bool = False
+    """The expression is valid, but cannot be enforced."""
+
+    def at(self, pattern: str) -> str:
+        """Problem with its position, counted from 1."""
+        if self.place is None or not 0 <= self.place < len(pattern):
+            return self.why
+        return f"{self.why}, at character {self.place + 1}: {pattern[self.place : self.place + _EXCERPT]}"
+
+
+def regex_error(pattern: str) -> str:
+    """Error of the library for a regular expression; empty if it is readable."""
+    return LLMatcher(byte_tokenizer(), LLMatcher.grammar_from_regex(pattern), log_level=0).get_error()
+
+
+def regex_problem(message: str, pattern: str) -> RegexProblem | None:
+    """Problem that the library's message describes; None if the message is about something else."""
+    if "lookarounds" in message:
+        advice = r"drop ^, $ or \b: the whole text must match anyway"
+        place = _inner_anchor(pattern)
+        return RegexProblem(r"^, $ and \b are supported at the ends only", advice, place, unsupported=True)
+    if "regex parse error" not in message:
+        return None
+    lines = message.splitlines()
+    carets = next((line for line in lines if re.fullmatch(r" *\^+ *", line)), None)
+    place = None if carets is None else len(carets) - len(carets.lstrip()) - _INDENT
+    error = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "it cannot be read")
+    for sign, why, advice in _WORDS:
+        if sign in error:
+            return RegexProblem(why, advice, place, "support" in why)
+    return RegexProblem(error, "write a backslash before a character that stands for itself", place)
+
+
+def _inner_anchor(pattern: str) -> int | None:
+    """Position of an anchor at neither end, or None."""
+    places = [part.start() for part in PARTS.finditer(pattern) if _INNER.fullmatch(part[0])]
+    return next((place for place in places if 0 < place < len(pattern) - len(r"\b") + (pattern[place] != "\\")), None)
+
 
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _MAPS = NAMED | {"$defs", "definitions"}
@@ -24,23 +89,23 @@ _MAX_PATTERNS = 200
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One part of a schema that is wrong."""
+    """A mistake in a schema."""
 
     pointer: str
-    """Where it stands, as in `$ref`: `#/properties/age/type`."""
+    """Its place, in the form of `$ref`: `#/properties/age/type`."""
     why: str
     advice: str = ""
     unsupported: bool = False
-    """Whether it is a good schema that cannot be enforced here."""
+    """The schema is valid, but cannot be enforced."""
 
 
 def mistake_in(schema: object) -> Mistake | None:
-    """The first part of a schema that is malformed or has a pattern that is not supported; None where there is none."""
+    """First malformed part or unsupported pattern of a schema, or None."""
     return next(_mistakes(schema, "#"), None) or next(_lost_references(schema), None)
 
 
 def without_unsupported_patterns(schema: object) -> tuple[object, list[str]]:
-    """The schema without the patterns that cannot be enforced, and a warning for each."""
+    """Schema without the patterns that cannot be enforced, and a warning for each."""
     found = [mistake for mistake in _mistakes(schema, "#") if mistake.unsupported]
     places = {mistake.pointer for mistake in found}
     return _without(schema, "#", places), [f"{mistake.pointer} is ignored: {mistake.why}" for mistake in found]
@@ -56,7 +121,7 @@ def _without(value: object, pointer: str, places: set[str]) -> object:
 
 
 def _lost_references(schema: object) -> Iterator[Mistake]:
-    """References that lead nowhere."""
+    """Yield references that cannot be resolved."""
     lost = Reading(schema).lost if isinstance(schema, dict) else ()
     waiting: list[tuple[str, object]] = [("#", schema)] if lost else []
     while waiting:
@@ -88,7 +153,7 @@ def _mistakes(schema: object, pointer: str) -> Iterator[Mistake]:
 
 
 def _within(keyword: str, value: object, place: str) -> Iterator[Mistake]:
-    """Mistakes in the schemas under a keyword."""
+    """Yield mistakes in the subschemas of a keyword."""
     if keyword in _MAPS and isinstance(value, dict):
         for name, part in value.items():
             yield from _mistakes(part, f"{place}/{_escaped(str(name))}")
@@ -100,14 +165,14 @@ def _within(keyword: str, value: object, place: str) -> Iterator[Mistake]:
 
 
 def _patterns(value: object, place: str) -> Iterator[Mistake]:
-    """Regular expressions that cannot be read."""
+    """Yield regular expressions that the library cannot read."""
     patterns = [(value, place)] if isinstance(value, str) else []
     if isinstance(value, dict):
         patterns = [(str(name), f"{place}/{_escaped(str(name))}") for name in value]
     for pattern, where in patterns[:_MAX_PATTERNS]:
         inner = pattern.removeprefix("^")
         error = regex_error(exact_pattern(inner))
-        error = error and (regex_error(inner) or error)  # the former's places are the pattern's
+        error = error and (regex_error(inner) or error)  # positions in the former are those of the pattern
         if error and (problem := regex_problem(error, inner)) is not None:
             moved = replace(problem, place=None if problem.place is None else problem.place + len(pattern) - len(inner))
             yield Mistake(where, moved.at(pattern), problem.advice, problem.unsupported)
@@ -133,7 +198,7 @@ def _type(value: object) -> str | None:
 
 
 def _near(value: object) -> str:
-    """What somebody may have meant by types of which one is unknown."""
+    """Suggestion for a misspelled type; empty without one."""
     kinds = [kind for kind in (value if isinstance(value, list) else [value]) if isinstance(kind, str)]
     near = [name for kind in kinds if kind not in _TYPES for name in difflib.get_close_matches(kind, _TYPES, n=1)]
     return f"did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""The negation of a schema, as the list of schemas one of which an instance must match; each exact."""
+"""Negation of a schema as a list of alternatives; each is exact."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MAX_WAYS = 64
 _SOME_WAYS = f"where something must not match, only {_MAX_WAYS} reasons count"
 _MAX_DEPTH = 12
 _MAX_MEMBER_DEPTH = 3
-"""Of keywords about any item or property, of which each level has many ways."""
+"""For keywords about any item or property, whose alternatives multiply at each level."""
 _OF_ANY_MEMBER = frozenset({"items", "prefixItems", "contains", "patternProperties", "propertyNames"})
 
 _MAX_FRACTION = 8
@@ -45,7 +45,7 @@ _FRACTIONS: Schema = {
         for whole in range(-_MAX_FRACTION, _MAX_FRACTION)
     ]
 }
-"""Numbers that are no integers: each lies between two of these."""
+"""Non-integer numbers: each lies between two consecutive integers."""
 
 _ABOUT: Mapping[str, str] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
@@ -54,16 +54,16 @@ _ABOUT: Mapping[str, str] = {
     **dict.fromkeys(("properties", "patternProperties", "additionalProperties", "propertyNames"), "object"),
     **dict.fromkeys(("required", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas"), "object"),
 }
-"""Keywords that say something of instances of one type only, and that type."""
+"""Keywords that apply to one type only, with that type."""
 
 Ways: TypeAlias = list[Schema]
 
 
 def negation(schema: Schema, context: Schema, document: Document, depth: int = 0) -> Ways:
-    """Return the ways not to match a schema, for instances that match `context`.
+    """Return alternatives that together reject a schema, for instances that match `context`.
 
-    Ways that cannot be written are left out and remembered in the document, as long as one is left. Raises
-    `UnsupportedError` when there are ways and none can be written.
+    Alternatives that cannot be expressed are left out and recorded in the document, if one remains. Raises
+    `UnsupportedError` if there are alternatives and none can be expressed.
     """
     document.count()
     schema = document.target(schema)
@@ -75,7 +75,7 @@ def negation(schema: Schema, context: Schema, document: Document, depth: int = 0
     problems: list[UnsupportedError] = []
     for keyword in sorted(significant(schema)):
         if keyword in _ABOUT and not may_be(context, _ABOUT[keyword]):
-            continue  # it says nothing of such instances
+            continue  # does not apply to such instances
         try:
             ways += _negated(keyword, schema, context, document, depth)
         except UnsupportedError as problem:
@@ -92,7 +92,7 @@ def negation(schema: Schema, context: Schema, document: Document, depth: int = 0
 
 def _negated(keyword: str, schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
     if keyword in {"then", "else", "minContains", "maxContains"}:
-        return []  # said with `if`, `items` and `contains`
+        return []  # handled with `if`, `items` and `contains`
     if keyword in _BOUNDS:
         return _bound(keyword, schema[keyword])
     reader = _NEGATIONS.get(keyword)
@@ -113,7 +113,7 @@ _BOUNDS: Mapping[str, tuple[str, str, int]] = {
     "minProperties": ("object", "maxProperties", -1),
     "maxProperties": ("object", "minProperties", 1),
 }
-"""Keyword to the type that it is about, its opposite, and what is added to its number."""
+"""Keyword to its type, the opposite keyword, and the offset added to its number."""
 
 
 def _bound(keyword: str, value: object) -> Ways:
@@ -162,7 +162,7 @@ def _other_numbers(values: list[object]) -> Ways:
 
 
 def _other_sizes(kind: str, what: str, values: list[object]) -> Ways:
-    """Arrays or objects of another size than all of these."""
+    """Arrays or objects that differ in size from all values."""
     sizes = [len(value) for value in values if isinstance(value, list | dict)]
     ways: Ways = [{"type": kind, f"min{what}": max(sizes) + 1}]
     return ways if min(sizes) == 0 else [*ways, {"type": kind, f"max{what}": min(sizes) - 1}]
@@ -217,7 +217,7 @@ def _with_item(at: int, item: Schema) -> Schema:
 
 
 def _contains(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
-    """Fewer items that match than must, or more than may."""
+    """Too few matching items, or too many."""
     [contained] = schemas([schema["contains"]], "contains")
     least, most = schema.get("minContains", 1), schema.get("maxContains")
     ways: Ways = []
@@ -261,7 +261,7 @@ def _property_names(schema: dict[str, object], _: Schema, document: Document, de
 
 
 def _only_names(pattern: str, value: Schema) -> Schema:
-    """An object of at least one property, all of whose names match."""
+    """Object with at least one property whose names all match."""
     closed = {"patternProperties": {pattern: value}, "additionalProperties": False}
     return {"type": "object", **closed, "minProperties": 1}
 
@@ -354,7 +354,7 @@ def _ref(schema: dict[str, object], context: Schema, document: Document, depth: 
 
 
 def conjunction(ways: list[Ways], document: Document) -> Ways:
-    """Return the ways to match one of each list; of very many, some."""
+    """Return alternatives for matching one of each list, truncated to the limit."""
     joined = (all_of(chosen) for chosen in product(*ways))
     found: Ways = list(islice((way for way in joined if way is not False), _MAX_WAYS + 1))
     if len(found) > _MAX_WAYS:

@@ -1,4 +1,4 @@
-"""Regular expressions for strings: formats that the library lacks, and what certain texts are not."""
+"""Regular expressions for formats that llguidance lacks, and for texts other than given ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SUPPORTED_FORMATS = frozenset({
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown",
 })  # fmt: skip
-"""Formats that llguidance holds."""
+"""Formats that llguidance enforces."""
 
 _PCHAR = r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})"
 _HOST_CHAR = r"(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})"
@@ -38,7 +38,7 @@ _GROUP = rf"\((?:\?:)?{_FLAT}(?:\|{_FLAT})*\){_TIMES}"
 _DEEPER = rf"(?:{_TERM}|{_GROUP})*"
 _NESTED = rf"\((?:\?:)?{_DEEPER}(?:\|{_DEEPER})*\){_TIMES}"
 _BRANCH = rf"\^?(?:{_TERM}|{_NESTED})*\$?"
-"""Of a regular expression, with groups in groups, and no deeper; counts and ranges are those that are in order."""
+"""Regular expression with groups nested two deep; counts and ranges are always in order."""
 
 PATTERNS: Mapping[str, str] = {
     "uri-reference": f"^{_URI_REFERENCE}$",
@@ -51,16 +51,15 @@ PATTERNS: Mapping[str, str] = {
     "idn-email": rf"^[A-Za-z0-9_+\-]+(?:\.[A-Za-z0-9_+\-]+)*@{_LABEL}(?:\.{_LABEL})*$",
     "regex": rf"^{_BRANCH}(?:\|{_BRANCH})*$",
 }
-"""Formats of JSON Schema that the library lacks; each pattern allows only texts of the format, if not all of them."""
+"""Patterns for formats that the library lacks; each allows only valid texts, though not always all."""
 
 _ASCII_ONLY = frozenset({"iri", "iri-reference", "idn-hostname", "idn-email", "regex"})
 
 
 def write_format(name: object) -> tuple[str | None, str | None]:
-    """Return the pattern that stands for a format, or None for no restriction, and a warning about it, or None.
+    """Return the pattern of a format, or None for no restriction, and a warning or None.
 
-    A format that JSON Schema does not define is an annotation (JSON Schema 2020-12, Validation, 7.2.3): it allows
-    everything.
+    A format that JSON Schema does not define is an annotation (JSON Schema 2020-12, Validation, 7.2.3) without effect.
     """
     if name not in PATTERNS:
         return None, f"the format {name!r} is none of JSON Schema's own and says nothing about a text"
@@ -74,27 +73,27 @@ _LITERALS = re.compile(r"(\^?)(\(\?:|\()?((?:[\w ,:;@#%&=<>\"'/~!-]|\\[.$^*+?(){
 
 @dataclass(slots=True)
 class _Node:
-    """A place in the tree of the texts' first characters."""
+    """A node in the trie of texts."""
 
     ends: bool = False
     nexts: dict[str, _Node] = field(default_factory=dict)
 
 
 def none_of(texts: Iterable[str]) -> str:
-    """Return an anchored pattern of exactly the texts that are none of these."""
+    """Return an anchored pattern for all texts except these."""
     return f"^(?:{_others(_tree(texts), prefixes=False)})$"
 
 
 def no_prefix_of(texts: Iterable[str]) -> str:
-    """Return an anchored pattern of exactly the texts that begin with none of these."""
+    """Return an anchored pattern for all texts that begin with none of these."""
     tree = _tree(texts)
     return r"^[^\s\S]$" if tree.ends else f"^(?:{_others(tree, prefixes=True)})$"
 
 
 def literals(pattern: str) -> tuple[list[str], bool] | None:
-    """Return the texts of a pattern that is nothing but texts, and whether it is a whole match (else a prefix).
+    """Return the texts of a purely literal pattern, and True for a whole match or False for a prefix.
 
-    None for any other pattern, also for one that is not anchored at its start.
+    Returns None for any other pattern, including one without an anchor at its start.
     """
     parts = _LITERALS.fullmatch(pattern)
     if parts is None:
@@ -107,12 +106,12 @@ def literals(pattern: str) -> tuple[list[str], bool] | None:
 
 
 _ONE_CLASS = re.compile(r"\^(\[\^?(?:\\.|[^\]\\])+\]|\.|\\[dDwWsS])(\+|\*|\?|\{(\d+)(?:(,)(\d*))?\}|)\$")
-"""A whole text of characters of one class: the class, and how many."""
+"""Whole text of characters of one class: the class and the count."""
 _DOTS = re.compile(r"\^(\.+)\$")
 
 
 def unlike(pattern: str) -> tuple[list[dict[str, object]], bool]:
-    """Schemas of texts in which a pattern is not found, and whether these are all such texts."""
+    """Schemas of texts without a match, and True if they cover all such texts."""
     if dots := _DOTS.fullmatch(pattern):
         pattern = f"^.{{{len(dots[1])}}}$"
     if (found := _ONE_CLASS.fullmatch(pattern)) is not None:
@@ -132,7 +131,7 @@ def unlike(pattern: str) -> tuple[list[dict[str, object]], bool]:
 def _unlike_class(
     inside: str, count: str, least: str | None, comma: str | None, most: str | None
 ) -> list[dict[str, object]]:
-    """Texts that are not so many characters of a class."""
+    """Schemas of texts with other characters or another length."""
     low, high = {"+": (1, None), "*": (0, None), "?": (0, 1), "": (1, 1)}.get(count, (int(least or 0), None))
     if least is not None:
         high = low if comma is None else int(most) if most else None
@@ -158,7 +157,7 @@ def _tree(texts: Iterable[str]) -> _Node:
 
 
 def _others(node: _Node, *, prefixes: bool) -> str:
-    """Return the alternatives of how a text goes on from here without becoming one of the tree's."""
+    """Return pattern alternatives for all continuations that do not complete a text of the trie."""
     ways = [] if node.ends else [""]
     if not node.nexts:
         return "|".join([*ways, f"{_ANY}+"])

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from lmtool.core import constraint as constraints
 from lmtool.core.errors import ConstraintError
-from lmtool.inference.guide.dialects import MARKS, Reading
-from lmtool.inference.guide.schema_walk import DATA, NAMED, changed
+from lmtool.inference.guide.dialects import DATA, MAPS, MARKS, Reading, map_schemas
 from lmtool.protocol.http import errors
 from lmtool.protocol.http.decoding import Part, check_size, wrong
 from lmtool.protocol.http.errors import ApiError
@@ -76,7 +75,7 @@ def closed(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
     It never allows more than the original, and stops models from inventing arguments. A schema that describes an object
     in several places (see `_SEVERAL_SIDES`) is returned unchanged, because its parts might exclude each other.
     """
-    return schema if _has(schema, _SEVERAL_SIDES) else changed(schema, _closed)
+    return schema if _has(schema, _SEVERAL_SIDES) else map_schemas(schema, _closed)
 
 
 def _closed(node: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +130,7 @@ def _moved_value(keyword: str, value: Any, to: str) -> Any:  # noqa: ANN401  # a
         return value
     if keyword == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
         return to + value[1:]
-    if keyword in NAMED and isinstance(value, dict):
+    if keyword in MAPS and isinstance(value, dict):
         return {name: moved(part, to) for name, part in value.items()}
     return moved(value, to)
 

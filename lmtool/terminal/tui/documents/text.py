@@ -7,12 +7,12 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from lmtool.core.logprobs.heat import STREAM_COLORS
-from lmtool.inference.text.prompt_turns import split_turns
+from lmtool.inference.text.prompts import split_turns
 from lmtool.terminal.tui.documents.document import ViewDocument, broken
 from lmtool.terminal.tui.runs import Run, cut, length, split, visible, width
 
 if TYPE_CHECKING:
-    from lmtool.inference.text.prompt_turns import PromptTurn
+    from lmtool.inference.text.prompts import PromptTurn
     from lmtool.terminal.tui.runs import Line
     from lmtool.terminal.tui.state import State
     from lmtool.terminal.tui.streams import Stream

@@ -14,12 +14,16 @@ import pytest
 from lmtool.core import constraint
 from lmtool.core.constraint import written
 from lmtool.core.types import GenerateRequest, NamedProcessor, SamplingParams
-from lmtool.inference.backends.vllm import extension
-from lmtool.inference.backends.vllm.extension import GuideExtension, compile_constraint, guide_compiler
-from lmtool.inference.backends.vllm.row_state import BatchState, RowState
-from lmtool.inference.backends.vllm.shared_directory import KEY, EngineSettings
-from lmtool.inference.backends.vllm.step_channel import StepReport
-from lmtool.inference.backends.vllm.translation import processor_arguments
+from lmtool.inference.backends.vllm import engine_guides
+from lmtool.inference.backends.vllm.engine_guides import (
+    BatchState,
+    GuideExtension,
+    RowState,
+    compile_constraint,
+    guide_compiler,
+)
+from lmtool.inference.backends.vllm.model import processor_arguments
+from lmtool.inference.backends.vllm.shared_directory import KEY, EngineSettings, StepReport
 from lmtool.inference.guide.compiler import MatcherCompiler
 from lmtool.inference.text.tokenizer import load_tokenizer
 from lmtool.inference.tiny.path import MODEL_DIR
@@ -167,7 +171,7 @@ def compile_remotely(worker, rule):
     """Call until there is an outcome."""
     text = json.dumps(written(rule))
     while (answer := worker.lmtool_compile(text)) is None:
-        extension._pending[text].exception(30)  # instead of polling, as a worker does
+        engine_guides._pending[text].exception(30)  # instead of polling, as a worker does
     return answer
 
 
@@ -179,7 +183,7 @@ def test_outcomes(worker):
     code, message, *_ = compile_remotely(worker, constraint.json_schema(unique))["error"]
     assert code == "invalid_constraint"
     assert "uniqueItems" in message
-    assert extension._pending == {}
+    assert engine_guides._pending == {}
 
 
 def test_a_compiled_constraint_is_cached_for_the_rows(worker):

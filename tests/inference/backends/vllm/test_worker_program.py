@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, {str(Path(worker.__file__).parent)!r})
 program = runpy.run_path({worker.__file__!r})
 program["expose_package"](Path(sys.argv[1]))
-import lmtool.inference.backends.vllm.watchdog
+import lmtool.inference.backends.vllm.shared_directory
 print(lmtool.__file__)
 print(os.environ["PYTHONPATH"])
 print([entry for entry in sys.path if entry.endswith("vllm")])

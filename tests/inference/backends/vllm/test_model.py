@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmtool.core import constraint
 from lmtool.core.errors import RequestError
+from lmtool.core.reasoning import ThoughtMarks
 from lmtool.core.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
-from lmtool.inference.backends.vllm.step_channel import StepReport
-from lmtool.inference.backends.vllm.translation import (
+from lmtool.inference.backends.registry import option_value
+from lmtool.inference.backends.vllm.model import (
+    MARKS,
     MAX_BIASED,
     PositionLogprobs,
+    constraint_json,
     generated_logprobs,
     needs_processor,
-    option_value,
     processor_arguments,
     sampling_arguments,
     scored_logprobs,
     scoring_arguments,
 )
+from lmtool.inference.backends.vllm.shared_directory import StepReport
 
 
 def request_with(**params: object) -> GenerateRequest:
@@ -130,3 +135,19 @@ def test_scoring() -> None:
 def test_options_of_the_command_line() -> None:
     """JSON where it is, else the text itself."""
     assert [option_value(text) for text in ("2", "true", '{"a": 1}', "ray")] == [2, True, {"a": 1}, "ray"]
+
+
+THINK = ThoughtMarks("<think>", ("</think>",), (5, 6), ((1,), (2,)), "\n\n", 7, (8,))
+
+
+def test_they_are_read_as_they_were_written() -> None:
+    """Beside a constraint, which stays what it is, and alone."""
+    form = constraint.regex("a")
+    members = json.loads(constraint_json(GenerateRequest(1, (1,), constraint=form, thought_marks=THINK)) or "")
+    assert msgspec.convert(members.pop(MARKS), ThoughtMarks) == THINK
+    assert constraint.constraint_from(members) == form
+    bounded = GenerateRequest(1, (1,), thought_marks=THINK)
+    assert list(json.loads(constraint_json(bounded) or "")) == [MARKS]
+    assert needs_processor(bounded)
+    assert constraint_json(GenerateRequest(1, (1,))) is None
+    assert MARKS not in (constraint_json(GenerateRequest(1, (1,), constraint=form)) or "")

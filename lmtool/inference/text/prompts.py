@@ -1,10 +1,11 @@
-"""The ids that a prompt begins with whatever follows it: what can be computed before the rest is known."""
+"""Prompts: the token ids that a growing prompt certainly starts with, and the turns of a rendered prompt."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lmtool.core.errors import RequestError
 from lmtool.core.types import ChatMessage, ChatPrompt, MixedPrompt
@@ -15,21 +16,22 @@ if TYPE_CHECKING:
     from lmtool.core.interfaces import Tokenizer
     from lmtool.core.types import Prompt
 
+
 _NEXT = ("a", " a", "1", "\n")
-"""Ways in which a text may go on: what a tokenizer makes of its end differs between them."""
+"""Possible continuations of a text: a tokenizer may encode its end differently before each."""
 _WORD = 32
-"""Characters of a last word that may become another with what follows, and is left out."""
+"""Longest last word, in characters, that is left out because a continuation may change it."""
 
 
 def beginning_ids(tokenizer: Tokenizer, prompt: Prompt, *, closed: bool = False) -> tuple[int, ...]:
-    """The ids that `prompt` begins with, however it goes on; possibly none. A conversation has a message at least.
+    """Token ids that `prompt` starts with under any continuation; possibly none. A conversation needs a message.
 
-    closed: whether nothing more comes to the last turn of a conversation; otherwise its text may go on.
+    closed: the last turn of a conversation is complete; otherwise its text may continue.
 
-    They are what several continuations of it, without its last word, have in common; so nothing is assumed of the
-    tokenizer or of the template. A token that may reach over the end of a text is left out, and so is what a template
-    writes behind a turn that may go on. A prompt that goes on like none of them may differ in its last ids. Raises
-    `RequestError` for what no continuation can be made of.
+    The ids are the common prefix of several continuations without the last word, so nothing is assumed about tokenizer
+    or template. A token that may extend past the end of a text is left out, and so is the text of a template after a
+    turn that may continue. For a continuation unlike all of them the last ids may differ. Raises `RequestError` if no
+    continuation can be encoded.
     """
     ids: list[int] | None = None
     problem: RequestError | None = None
@@ -70,7 +72,7 @@ def _conversations(chat: ChatPrompt, *, closed: bool) -> Iterator[ChatPrompt]:
 
 
 def _longer(text: str) -> list[str]:
-    """Continuations of a text, without its last word, which may be part of a longer one."""
+    """Continuations of a text without its last word, which may be part of a longer one."""
     end = len(text)
     while end > max(0, len(text) - _WORD) and not text[end - 1].isspace():
         end -= 1
@@ -81,3 +83,37 @@ def _longer(text: str) -> list[str]:
 def _common(first: list[int], other: list[int]) -> list[int]:
     pairs = zip(first, other, strict=False)
     return [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+
+_ROLES = r"system|user|assistant|tool|developer|model|function|ipython"
+_SPECIAL = "\x00[^\x00]*\x00"
+"""Special token in a prompt given as ids: its name between NULs, which no prompt text contains."""
+_TURN = re.compile(
+    rf"(?:{_SPECIAL}|<\|im_start\|>|<\|start_header_id\|>|<\|header_start\|>|<start_of_turn>|<\|start\|>)"
+    rf"(?P<role>{_ROLES})(?:{_SPECIAL}|<\|end_header_id\|>|<\|header_end\|>|<\|message\|>|<\|im_sep\|>)?(?:\n\n?|$)"
+    rf"|<\|(?P<tag>{_ROLES})\|>\n?"
+)
+"""Start of a turn in common chat templates."""
+_ENDS = re.compile(rf"\s*(?:{_SPECIAL}|<\|im_end\|>|<\|eot_id\|>|<\|eot\|>|<end_of_turn>|<\|end\|>|</s>)?\s*$")
+"""End of a turn in common chat templates."""
+
+
+class PromptTurn(NamedTuple):
+    """A turn, or the text before the first turn."""
+
+    role: str
+    """Empty if the prompt was not rendered by a template."""
+    text: str
+
+
+def split_turns(text: str) -> list[PromptTurn]:
+    """Split a prompt's text, with special tokens between NULs, into turns; empty for an empty text."""
+    parts: list[PromptTurn] = []
+    role, place = "", 0
+    for match in _TURN.finditer(text):
+        before = _ENDS.sub("", text[place : match.start()])
+        if before or role:
+            parts.append(PromptTurn(role, before.replace("\x00", "")))
+        role, place = match["role"] or match["tag"], match.end()
+    rest = text[place:].replace("\x00", "")
+    return [*parts, PromptTurn(role, rest)] if rest or role else parts

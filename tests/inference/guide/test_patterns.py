@@ -1,17 +1,18 @@
-"""Characters that a pattern leaves out do not come as escapes either."""
+"""Regular expressions: ECMA-262 patterns as llguidance needs them, and what a pattern matches."""
 
 from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from lmtool.core import constraint
-from lmtool.inference.guide.exact_patterns import exact_pattern, exact_patterns
 from lmtool.inference.guide.json_validation import examine
 from lmtool.inference.guide.llguidance import ConstraintBackend
-from lmtool.inference.guide.name_patterns import matches
+from lmtool.inference.guide.patterns import exact_pattern, exact_patterns, matches
+from lmtool.inference.guide.schema.open_names import has_too_few_names, is_endless, names_of
 from tests.inference.guide.following import accepts, compact, compiled_schema
 
 TEXTS = ["j", "j\\s", "\\", 'j"s', '"', "j\ns", "a\\\\b", "é", "\x01", "]", "x\\", "1", "A", "[", "&", "-", "~", "a]"]
@@ -130,3 +131,78 @@ def test_delete() -> None:
     """The character U+007F, which the library takes as an escape only, is found like any other."""
     assert matches("a$", "\x7fa")
     assert not examine(json.dumps({"pattern": "^.a$"}), '"\\u007fa"', 100)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^[a-z]+$", "^x-", "a", "", "b$", "^.*$", "^[^a]*$", "^([a-z]+)$", "^(?:a+|b*)$", r"^a\$", "^a{2,}$",
+        "^(a|b)*$", "^[a-zA-Z_][a-zA-Z0-9_]*$", "^(a)+$|b$", r"^\d+$", "^/", r"^\\+$",
+    ],
+)  # fmt: skip
+def test_endless(pattern):
+    """Every beginning of a name goes on in any number of ways."""
+    assert is_endless(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^a$", "^[ab]$", "^(a|b[0-9]*)$", "^(id|x-.*)$", "^.{1,3}$", "^a+$|^b$", r"^\w+\b", r"^a\+$", "^[*+]$",
+        "^(a+)b$", "^(a+)(b)$", "^(x|(y+))$", "^$", r"^a*\z",
+    ],
+)  # fmt: skip
+def test_not_certainly_endless(pattern):
+    """Some beginnings leave few names, or may."""
+    assert not is_endless(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("^a$", {"a"}),
+        ("^[a-c]$", {"a", "b", "c"}),
+        ('^(ü|"|ab?)$', {"ü", '"', "a", "ab"}),
+        ("^$", {""}),
+        ("a", None),
+        ("^[a-z]+$", None),
+        ("^.$", None),
+        ("^[ab]{3}$", None),
+        ("^a{20}$", {"a" * 20}),
+        ("(?=a)", None),
+        ("^" + "(a|b)" * 20 + "[cd]x$", None),
+    ],
+)
+def test_names_of(pattern, names):
+    """All names, where they are fewer than enough."""
+    assert names_of(pattern, 6) == names
+
+
+@pytest.mark.parametrize(
+    ("node", "lacks"),
+    [
+        ({"patternProperties": {"^a$": {}}, "minProperties": 2}, True),
+        ({"patternProperties": {"^a$": {}, "^[ab]$": {}}, "minProperties": 2}, False),
+        ({"patternProperties": {"^a$": {}}, "properties": {"a": {}, "b": {}}, "minProperties": 2}, False),
+        ({"patternProperties": {"^a$": {}}, "properties": {"a": {}, "b": False}, "minProperties": 2}, True),
+        ({"patternProperties": {"^a$": {}, "^b": False}, "minProperties": 2}, True),
+        ({"patternProperties": {"^a$": {}, "^b": {}}, "minProperties": 2}, False),
+        ({"patternProperties": {"^a$": {}}}, False),
+        ({"patternProperties": {"^[a-z]$": {}}, "minProperties": 1000}, True),
+        ({"patternProperties": {"^[a-z]{2}$": {}}, "minProperties": 1000}, False),
+        ({"minProperties": 2, "properties": {"a": {}}}, False),
+    ],
+)
+def test_lacks_names(node, lacks):
+    """An object may need more properties than there are names for it, where no others are allowed."""
+    assert has_too_few_names({**node, "additionalProperties": False}) == lacks
+    assert not has_too_few_names(node)
+
+
+def test_from_several_threads():
+    """Answers are validated in threads while other schemas are compiled: what is kept of a pattern is never moved."""
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(names_of, "^[a-z]{1,3}$", 2000) for _ in range(4)]
+        judged = [threads.submit(matches, "^[a-z]{1,3}$", "abc") for _ in range(4000)]
+        assert all(one.result() for one in judged)
+        assert all(one.result() is None for one in found)

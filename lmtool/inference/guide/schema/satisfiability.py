@@ -1,12 +1,16 @@
-"""Proofs that no instance matches two schemas at once."""
+"""Proofs about the instances of a schema: the only values it allows, and schemas that exclude each other."""
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.inference.guide.name_patterns import PatternError, exclude_each_other, matches
+from lmtool.inference.guide.json_validation import UncheckedError, valid_values
+from lmtool.inference.guide.patterns import PatternError, exclude_each_other, matches
 from lmtool.inference.guide.schema.document import (
+    MAX_NODES,
     Document,
     Schema,
     UnsupportedError,
@@ -14,30 +18,87 @@ from lmtool.inference.guide.schema.document import (
     named_schemas,
     names,
     schemas,
+    significant,
     type_name,
     types_of,
 )
-from lmtool.inference.guide.schema.values import allowed_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lmtool.inference.guide.schema.document import Document
+
+
+_REFERENCE = re.compile(r'"\$ref": "#/\$defs/([A-Za-z0-9_.-]+)"')
+_CHARACTERS = 200
+"""Characters of a schema counted as one subschema."""
+
+
+def allowed_values(node: Mapping[str, object], document: Document) -> list[object] | None:
+    """Return the only values that a node allows, in its order; None if it lists none or that is uncertain.
+
+    It is uncertain next to unresolved references and next to `format`, which validators treat as an annotation.
+    """
+    listed, keywords = listed_values(node), significant(node)
+    if listed is None:
+        listed = _listed_by_a_part(node)
+    else:
+        keywords -= {"const" if "const" in node else "enum"}
+    if listed is None:
+        return None
+    if not keywords:
+        return listed
+    beside = _with_definitions({name: node[name] for name in sorted(keywords)}, document)
+    if beside is None or '"format"' in beside:
+        return None
+    document.count(len(listed))
+    try:
+        return valid_values(beside, listed, MAX_NODES)
+    except UncheckedError:
+        return None
+
+
+def _with_definitions(node: dict[str, object], document: Document) -> str | None:
+    """Text of a node with the definitions it refers to; None if it refers to anything else."""
+    defined = document.root.get("$defs") if isinstance(document.root, dict) else None
+    texts, waiting = dict[str, str](), [json.dumps(node)]
+    for text in waiting:
+        document.count(len(text) // _CHARACTERS)
+        names = _REFERENCE.findall(text)
+        if len(names) < text.count('$ref"') + text.count('Ref"') or not isinstance(defined, dict | None):
+            return None
+        for name in set(names) - texts.keys():
+            if defined is None or name not in defined:
+                return None
+            texts[name] = json.dumps(defined[name])
+            waiting.append(texts[name])
+    parts = ",".join(f"{json.dumps(name)}:{text}" for name, text in texts.items())
+    return f'{waiting[0][:-1]},"$defs":{{{parts}}}}}' if parts else waiting[0]
+
+
+def _listed_by_a_part(node: Mapping[str, object]) -> list[object] | None:
+    """Values that a part of an `allOf` lists."""
+    parts = node.get("allOf")
+    listed = (listed_values(part) for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+    return next((values for values in listed if values is not None), None)
+
 
 _MAX_DEPTH = 6
 _MAX_CHOICES = 2
-"""Levels at which the branches of `anyOf` and `oneOf` are tried."""
+"""Nested levels at which the branches of `anyOf` and `oneOf` are tried."""
 _MOST_NODES = 64
 _MOST_VALUES = 64
 _WORK = 10
-"""Subschemas that asking another implementation counts for: some milliseconds."""
+"""Subschemas counted for a call of another implementation: some milliseconds."""
 
 Nodes: TypeAlias = list[dict[str, object]]
-"""Schemas that all must hold of one instance, without `allOf` and `$ref`."""
+"""Schemas that all apply to one instance, without `allOf` and `$ref`."""
 
 
 def are_disjoint(one: Schema, other: Schema, document: Document, beside: Schema = True) -> bool:
-    """Whether it is certain that no instance matches both; False where that is not known.
+    """True if certainly no instance matches both schemas; False if unknown.
 
-    beside: what every instance that is asked about matches, too.
+    beside: schema that every considered instance matches.
     """
     return _exclude([beside, one], [other], document, 0)
 
@@ -67,10 +128,10 @@ def _exclude(
 
 
 def _nodes(parts: Iterable[Schema], document: Document) -> Nodes | None:
-    """All schemas that must hold where these must; None where one is false."""
+    """Schemas implied by these parts; None if one is false."""
     found: Nodes = []
     waiting = list(parts)
-    while waiting and len(found) < _MOST_NODES:  # references may go round in circles
+    while waiting and len(found) < _MOST_NODES:  # references may be circular
         part = document.target(waiting.pop(0))
         if part is False:
             return None
@@ -92,7 +153,7 @@ def _different_types(mine: Nodes, its: Nodes) -> bool:
 
 
 def _different_values(mine: Nodes, its: Nodes, document: Document) -> bool:
-    """Whether no value that one side lists is a value of both."""
+    """True if no value listed on one side is allowed on the other."""
     for nodes, opposite in ((mine, its), (its, mine)):
         for node in nodes:
             values = listed_values(node)
@@ -121,7 +182,7 @@ _RANGES = (
 
 
 def _different_bounds(mine: Nodes, its: Nodes) -> bool:
-    """Whether instances of both are of one type alone, and one side begins where the other has ended."""
+    """True if both sides allow one type only and their ranges do not overlap."""
     for low, high, kinds in _RANGES:
         if not _only(kinds, [*mine, *its]):
             continue
@@ -134,12 +195,12 @@ def _different_bounds(mine: Nodes, its: Nodes) -> bool:
 
 
 def _only(kinds: set[str], nodes: Nodes) -> bool:
-    """Whether what matches all nodes has one of these types, as one of the nodes says."""
+    """True if the nodes allow only these types."""
     return any(types <= kinds for node in nodes if (types := types_of(node)) is not None)
 
 
 def _different_patterns(mine: Nodes, its: Nodes, document: Document) -> bool:
-    """Whether no text matches a pattern of each side."""
+    """True if no text matches a pattern of each side."""
     first, second = (
         [pattern for node in nodes if isinstance(pattern := node.get("pattern"), str)] for nodes in (mine, its)
     )
@@ -148,7 +209,7 @@ def _different_patterns(mine: Nodes, its: Nodes, document: Document) -> bool:
 
 
 def _different_properties(mine: Nodes, its: Nodes, document: Document, depth: int, choices: int) -> bool:
-    """Whether objects of both would need a property that cannot be there, or more than there can be."""
+    """True if objects of both need a property that cannot exist, or more than are allowed."""
     needed = list(dict.fromkeys(name for node in (*mine, *its) for name in names(node.get("required", []), "required")))
     most = [bound for node in (*mine, *its) if isinstance(bound := node.get("maxProperties"), int | float)]
     if most and len(needed) > min(most):
@@ -163,7 +224,7 @@ def _different_properties(mine: Nodes, its: Nodes, document: Document, depth: in
 
 
 def _property(nodes: Nodes, name: str) -> Sequence[Schema]:
-    """What nodes say of a property."""
+    """Schemas that nodes apply to a property."""
     found: list[Schema] = []
     for node in nodes:
         own = named_schemas(node.get("properties", {}), "properties")
@@ -179,7 +240,7 @@ def _property(nodes: Nodes, name: str) -> Sequence[Schema]:
 
 
 def _every_choice_excludes(mine: Nodes, its: Nodes, document: Document, depth: int, choices: int) -> bool:
-    """Whether each branch of an `anyOf` or `oneOf` excludes the other side."""
+    """True if each branch of an `anyOf` or `oneOf` excludes the other side."""
     for at, node in enumerate(mine):
         for keyword in ("anyOf", "oneOf"):
             branches = schemas(node.get(keyword, []), keyword)

@@ -1,15 +1,21 @@
-"""Per-row constraint and logits-processor state of vLLM's batch: masks, and the report of each step."""
+"""Constraints inside vLLM's engine process: compiled off its thread, applied to the logits of each batch row."""
 
 from __future__ import annotations
 
+import json
 import math
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
-from lmtool.core.errors import LmtoolError, ServerError
-from lmtool.inference.backends.vllm.step_channel import StepReport, error_parts
+from lmtool.core.constraint import constraint_from
+from lmtool.core.errors import ConstraintError, LmtoolError, ServerError
+from lmtool.core.reasoning import ThoughtMarks
+from lmtool.inference.backends.vllm.shared_directory import MARKS, EngineSettings, StepReport, error_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,11 +24,74 @@ if TYPE_CHECKING:
 
     from lmtool.core.interfaces import Guide, GuideCompiler
     from lmtool.core.logits_processors import Processors
-    from lmtool.inference.backends.vllm.step_channel import StepSender
+    from lmtool.inference.backends.vllm.shared_directory import StepSender
+    from lmtool.inference.guide.compiler import MatcherCompiler
+
+
+_MAX_PENDING = 1024
+_pending: dict[str, Future[Guide]] = {}
+_settings: list[EngineSettings] = []
+"""Settings of this process's model; empty until the worker has sent them."""
+
+
+def engine_settings() -> EngineSettings:
+    """Settings that the worker sent before the first request."""
+    return _settings[0]
+
+
+@lru_cache(maxsize=1)
+def guide_compiler() -> MatcherCompiler | None:
+    """Compiler of this process; None for a model without a tokenizer."""
+    from lmtool.inference.guide.compiler import MatcherCompiler
+
+    settings = engine_settings()
+    if settings.tokenizer is None:
+        return None
+    return MatcherCompiler(settings.tokenizer, settings.vocab_size, settings.eos_ids)
+
+
+def compile_constraint(constraint: str) -> Future[Guide]:
+    """Start compiling a constraint given as JSON; a cached one is done at once."""
+    compiler = guide_compiler()
+    if compiler is None:
+        failure: Future[Guide] = Future()
+        failure.set_exception(ConstraintError("structured output needs a tokenizer, which this model lacks"))
+        return failure
+    members = json.loads(constraint)
+    marks = members.pop(MARKS, None)
+    return compiler.compile(
+        constraint_from(members) if members else None, None if marks is None else msgspec.convert(marks, ThoughtMarks)
+    )
+
+
+class GuideExtension:
+    """Methods mixed into vLLM's worker on each machine; none blocks."""
+
+    def lmtool_describe(self, settings: str) -> None:
+        """Store the model's settings, in the form of `EngineSettings.to_json`."""
+        _settings[:] = [EngineSettings.from_json(settings)]
+
+    def lmtool_compile(self, constraint: str) -> dict[str, list[str]] | None:
+        """Result with `warnings` or the parts of an `error`; None while compiling: call again."""
+        if len(_pending) > _MAX_PENDING:
+            for text in [text for text, future in _pending.items() if future.done()]:
+                del _pending[text]
+        future = _pending.get(constraint)
+        if future is None:
+            future = _pending[constraint] = compile_constraint(constraint)
+        if not future.done():
+            return None
+        del _pending[constraint]
+        problem = future.exception()
+        if problem is None:
+            return {"warnings": list(future.result().warnings)}
+        assert isinstance(problem, LmtoolError)
+        return {"error": list(error_parts(problem))}
+
 
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _MASK_TABLE = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
-"""[256, 8] float32: what is added to eight logits for a byte of a mask, lowest bit first."""
+"""[256, 8] float32: addends for eight logits by mask byte, lowest bit first."""
 
 
 @dataclass(eq=False, slots=True)
@@ -30,24 +99,24 @@ class RowState:
     """One stream with a constraint or processors."""
 
     request_id: str
-    """vLLM's."""
+    """Request id in vLLM."""
     output: Sequence[int]
-    """Generated ids, vLLM's own list: it grows; an id that is not known yet is -1."""
+    """Generated ids: vLLM's list, which grows; -1 for an id that is not known yet."""
     guide: Guide | None = None
     processors: Processors | None = None
     bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
     stop_ids: Sequence[int] = ()
-    """Ids that end the stream beside eos: like these, they are masked before `min_tokens`."""
+    """Ids that end the stream in addition to eos; masked before `min_tokens`, as eos is."""
     ignore_eos: bool = False
     top_logprobs: int | None = None
     """Alternatives to report under bias and constraint; None reports no logprobs."""
     guide_position: int = 0
-    """How many of `output` the guide has consumed."""
+    """Number of ids of `output` that the guide has consumed."""
     failure: LmtoolError | None = None
 
     def advance_guide(self) -> None:
-        """Let the guide consume the tokens generated since the last step."""
+        """Advance the guide by the tokens generated since the last step."""
         while self.guide is not None and self.guide_position < len(self.output):
             token = self.output[self.guide_position]
             if token < 0:
@@ -56,7 +125,7 @@ class RowState:
             self.guide_position += 1
 
     def suppressed_ids(self, eos: Sequence[int]) -> Sequence[int]:
-        """Stop ids that may not be sampled now although the constraint allows them, if it allows others."""
+        """Stop ids to mask although the constraint allows them, if it also allows others."""
         if self.guide is None or self.guide.error() is not None or self.guide.ended():
             return ()
         if len(self.output) < self.min_tokens:
@@ -64,17 +133,17 @@ class RowState:
         return eos if self.ignore_eos else ()
 
     def error(self) -> LmtoolError | None:
-        """Why the stream cannot go on, if so."""
+        """Error that ends the stream, or None."""
         of_guide = self.guide.error() if self.guide is not None else None
         of_processors = self.processors.error if self.processors is not None else None
         return self.failure or of_guide or of_processors
 
 
 class BatchState:
-    """The rows of a batch that have state, by index. Logits are torch tensors, whose package is not imported here."""
+    """Rows of a batch with state, by index. Logits are torch tensors; torch is not imported here."""
 
     def __init__(self, vocab_size: int, eos_ids: Sequence[int], sender: StepSender | None) -> None:
-        """sender: None where another process sends the same (tensor parallel)."""
+        """sender: None if another process sends the same reports (tensor parallel)."""
         self.rows: dict[int, RowState] = {}
         self._words = -(-vocab_size // 32)
         self._eos_ids = eos_ids
@@ -96,7 +165,7 @@ class BatchState:
                 row.failure = ServerError("the report of a step could not be sent to the worker")
 
     def _finish(self, logits: Any, before: float, row: RowState) -> StepReport:
-        """Run a row's processors; the report of its step. logits: [V], changed in place."""
+        """Run a row's processors and return its step report. logits: [V], changed in place."""
         report = StepReport(row.request_id, len(row.output))
         if row.top_logprobs is not None and row.error() is None:
             report = _with_logprobs(report, logits, before, row.top_logprobs)
@@ -149,7 +218,7 @@ def _set_bits(mask: NDArray[np.uint32], ids: Sequence[int]) -> None:
 
 
 def _raw_normaliser(logits: Any, row: RowState) -> float:
-    """Log of the sum over the model's own distribution; vLLM has added the bias already."""
+    """Log-sum-exp of the model's own logits, without the bias that vLLM has added."""
     if row.bias:
         logits = logits.clone()
         for token, value in row.bias.items():
@@ -158,7 +227,7 @@ def _raw_normaliser(logits: Any, row: RowState) -> float:
 
 
 def _with_logprobs(report: StepReport, logits: Any, before: float, count: int) -> StepReport:
-    """The report with the shift of logprobs since `before`, and the `count` best. logits: [V], masked."""
+    """Add the logprob shift since `before` and the `count` best ids to a report. logits: [V], masked."""
     after = float(logits.logsumexp(-1))
     values, ids = logits.topk(min(count, logits.shape[-1]))
     pairs = zip(ids.tolist(), (values - after).tolist(), strict=True)

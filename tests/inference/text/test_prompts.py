@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from lmtool.core.errors import RequestError
 from lmtool.core.types import ChatMessage, ChatPrompt, MixedPrompt
-from lmtool.inference.text.beginning import beginning_ids
+from lmtool.inference.text.prompts import beginning_ids
 from lmtool.inference.text.tokenizer import load_tokenizer
 from lmtool.inference.tiny.path import MODEL_DIR
 
 if TYPE_CHECKING:
     from lmtool.core.types import Prompt
     from lmtool.inference.text.tokenizer import TextTokenizer
+
 
 TINY = load_tokenizer(str(MODEL_DIR))
 WORDS = st.lists(
