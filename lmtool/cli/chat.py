@@ -1,4 +1,4 @@
-"""`lmtool chat`: one prompt and its answer, or a conversation."""
+"""`lmtool chat`: one prompt and its answer, or a conversation; `lmtool history`: saved conversations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmtool.cli.common_options import ClientCommon
+from lmtool.cli.common_options import ClientCommon, Common
 from lmtool.core.errors import UsageError
 from lmtool.core.sampling_parameters import PARAMETER_HELP, PROMPT_MAX_TOKENS
 from lmtool.settings.option import option
@@ -195,3 +195,51 @@ def _check_conversation(display: OutputOptions, *, n_streams: int, dry_run: bool
         raise UsageError("there is no prompt, and nothing on stdin", 'say something:  lmtool chat "Hello there"')
     if display.form != "text" or n_streams > 1 or dry_run:
         raise UsageError("--table, --json, --jsonl, --raw, --dry-run and --n-streams need a prompt", "add one")
+
+
+def history(
+    common: Common,
+    *,
+    clear: bool = option(False, "Remove all saved conversations and typed prompts."),
+    json: bool = option(False, "Print one JSON object per conversation."),
+) -> None:
+    """List the saved conversations, newest first, or remove them all."""
+    import json as codec
+
+    from lmtool.terminal.chat.conversation_store import conversations_folder, kept_conversations
+
+    out = common.output()
+    if clear:
+        _clear(out)
+        return
+    kept = kept_conversations()
+    if json:
+        for one in kept:
+            facts = {"path": str(one.path), "modified": one.modified.isoformat(), "bytes": one.size}
+            out.line(codec.dumps({**facts, "model": one.model, "title": one.title}, ensure_ascii=False))
+        return
+    for number, one in enumerate(kept, 1):
+        out.line(f"{number:>3}  {one.modified:%Y-%m-%d %H:%M}  {_size(one.size):>8}  {one.model}  {one.title}")
+    if kept:
+        out.note(f"in {conversations_folder()}; continue the newest:  lmtool chat --continue")
+    else:
+        out.note("no conversation is kept yet; lmtool chat keeps each one")
+
+
+def _clear(out: Output) -> None:
+    from lmtool.core.errors import FileError
+    from lmtool.terminal.chat.conversation_store import conversation_files, prompts_file
+
+    removed = conversation_files()
+    for path in removed:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot remove {path}: {error.strerror}", "check its owner and permissions") from None
+    conversations = sum(path != prompts_file() for path in removed)
+    prompts = " and all typed prompts" if prompts_file() in removed else ""
+    out.line(f"removed {conversations} conversation{'s' * (conversations != 1)}{prompts}")
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{-(-size // 1024)} KiB"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmtool.cli.common_options import ClientCommon
-from lmtool.cli.models import align_columns
+from lmtool.cli.console import align_columns
 from lmtool.core.logprobs.numbers import duration, size
 from lmtool.settings.option import option
 

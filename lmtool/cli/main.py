@@ -19,17 +19,20 @@ _NO_OPTIONAL_VALUES = ("inspect", "tui")
 
 def main() -> None:
     """Run the program on `sys.argv`."""
-    if sys.argv[1:] in (["--version"], ["-V"]):
-        # Answered before typer is imported: a third of the time.
+    words = sys.argv[1:]
+    if words in (["--version"], ["-V"]):
         sys.stdout.write(f"lmtool {__version__}\n")
         return
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in {"strict", "surrogateescape"}:
         codecs.register_error("escape", _escape)
         sys.stdout.reconfigure(errors="escape")
-    os.environ.setdefault("TYPER_USE_RICH", "0")  # help is our own; rich would take a tenth of a second to import
+    os.environ.setdefault("TYPER_USE_RICH", "0")  # our help is plain; importing rich takes longer than printing it
     gc.disable()  # what is imported stays; looking for garbage in it takes a fourteenth of the time. See cli.options
     try:
-        _run()
+        if words in ([], ["--help"], ["-h"]) and "_LMTOOL_COMPLETE" not in os.environ:
+            _print_help(options=bool(words))
+        else:
+            _run(words)
     finally:
         gc.enable()
 
@@ -42,20 +45,31 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)), error.end
 
 
-def _run() -> None:
+def _print_help(*, options: bool) -> None:
+    """Print the program's help without typer, whose import takes most of the time."""
+    from lmtool.cli.help import program_help
+
+    try:
+        sys.stdout.write(program_help(options=options))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would complain about the pipe
+
+
+def _run(words: Sequence[str]) -> None:
     from lmtool.cli.app import build, convert_without_pydantic
     from lmtool.core.errors import UsageError
 
     convert_without_pydantic()
     try:
-        words = complete_values(sys.argv[1:])
+        completed = complete_values(words)
     except UsageError as error:
         from lmtool.cli.common_options import Common
         from lmtool.cli.error_report import report_error
 
         report_error(error, Common())
         sys.exit(error.exit_code)
-    build()(words, prog_name="lmtool")
+    build()(completed, prog_name="lmtool")
 
 
 def complete_values(words: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from lmtool.core.errors import FileError
 
 FILE_NAME = "lmtool.toml"
 KEYS = ("inspect", "keys")
-"""The table of the inspector's key bindings: its names are actions, not options."""
+"""Table of the inspector's key bindings; its names are actions, not options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,16 @@ class Setting:
 
     value: Any
     origin: Path
-    """The file it was read from."""
+    """File that sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values per command path, such as `("chat", "max_tokens")`; `("endpoint",)` holds for every command."""
+    """Values per command path, such as `("chat", "max_tokens")`; `("endpoint",)` applies to every command."""
 
     values: Mapping[tuple[str, ...], Setting] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
-    """The files that were read, highest precedence first."""
+    """Files that were read, highest precedence first."""
 
     @property
     def keys(self) -> dict[str, str]:
@@ -76,9 +76,9 @@ class Settings:
 
         near = difflib.get_close_matches(".".join(path), [".".join(k) for k in all_paths], n=1)
         raise FileError(
-            f"{setting.origin}: no option is called {'.'.join(path)!r}",
+            f"{setting.origin}: unknown option {'.'.join(path)!r}",
             *([f"did you mean:  {near[0]}"] if near else []),
-            "all names:     lmtool config show",
+            "list all names:  lmtool config show",
         )
 
 
@@ -100,7 +100,7 @@ def project_file(start: Path) -> Path | None:
 
 
 def user_file() -> Path:
-    """The user's settings file in the platform's configuration folder; it need not exist."""
+    """The user's settings file in the platform's configuration folder, whether it exists or not."""
     if sys.platform == "win32":
         base = Path(os.environ.get("APPDATA") or Path.home() / "AppData/Roaming")
     elif sys.platform == "darwin":

@@ -10,28 +10,26 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakSet
 
-from lmtool.core.errors import LmtoolError, ModelNotFoundError, ResourceError
-from lmtool.core.interfaces import Counted, ModelControl
-from lmtool.core.types import Usage
+from lmtool.core.errors import FileError, LmtoolError, ModelNotFoundError, ResourceError
+from lmtool.core.interfaces import Counted
 from lmtool.inference.backends.registry import DEFAULT, BackendConfig, find
 from lmtool.inference.engine.random_model import is_random
+from lmtool.inference.text.isolated_templates import TRUSTED
+from lmtool.inference.tiny.path import MODEL_DIR
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.hub_cache import located
-from lmtool.serving.model_loss import hear_of_loss
-from lmtool.serving.model_names import AUTO, served
-from lmtool.serving.tokenizer_source import tokenizer_reader
+from lmtool.serving.model_names import AUTO, GGUF, OnDemand, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import tokenizers
 
-    from lmtool.core.interfaces import Catalogue, Face, GuideCompiler, LoadedModel, TokenModel
+    from lmtool.core.interfaces import GuideCompiler, LoadedModel
     from lmtool.core.prompt_limits import PromptLimits
     from lmtool.core.types import LoadProgress, ModelInfo
     from lmtool.gateway.balance.balancer import Balancer
@@ -40,16 +38,8 @@ if TYPE_CHECKING:
     from lmtool.inference.engine.model_manager import ModelManager
     from lmtool.inference.guide.compiler import MatcherCompiler
     from lmtool.inference.text.tokenizer import TextTokenizer
-    from lmtool.net.access.asgi import Write
-    from lmtool.net.access.keyed_models import KeyedModels
-    from lmtool.net.telemetry.request_log import RequestLog
     from lmtool.net.telemetry.telemetry import Telemetry
-    from lmtool.protocol.evergreen.action_tasks import ActionLog
-    from lmtool.protocol.evergreen.actions import Registry
-    from lmtool.protocol.evergreen.server import EvergreenServer
-    from lmtool.protocol.lmtp.server import LmtpServer
     from lmtool.serving.config import ServiceConfig
-    from lmtool.serving.health import Health
     from lmtool.trace.server_tap import ServerTap
 
 Models: TypeAlias = "ModelManager | Balancer"
@@ -70,6 +60,14 @@ class Guided(Counted, Protocol):
 
     def set_guide_compiler(self, guides: GuideCompiler) -> None:
         """Accept constraints from now on, compiled by `guides`, which belongs to the model then."""
+
+
+@runtime_checkable
+class Losable(Protocol):
+    """A model that may be lost while it is in memory, such as together with its device."""
+
+    def on_lost(self, listener: Callable[[Exception], None]) -> None:
+        """Call `listener` once, in any thread, when nothing can be computed any more, with the reason."""
 
 
 @dataclass
@@ -119,7 +117,8 @@ class Loader:
             engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
             if isinstance(engine, Counted):
                 self.engines.add(engine)
-            hear_of_loss(engine, self.on_lost)
+            if isinstance(engine, Losable) and self.on_lost is not None:
+                engine.on_lost(self.on_lost)
             self.sampling_defaults[source] = defaults()  # again: a hub model's file is in the cache from now on
             tokenizer = _tokenizer_or_none(source, reading.result)
         if tokenizer is None:
@@ -162,6 +161,48 @@ class Loader:
         return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
 
 
+def tokenizer_reader(
+    models: ModelsConfig,
+    source: str,
+    revision: str | None,
+    convert: Callable[[str], tokenizers.Tokenizer] | None = None,
+) -> Callable[[], TextTokenizer]:
+    """Reads the tokenizer of the model at `source` when it is called: the one that was asked for, else the model's own.
+
+    A GGUF file has one in its metadata; a tokenizer.json beside it comes first. revision: of a hub model. convert, and
+    what is raised: see `load_tokenizer`.
+    """
+    from lmtool.inference.text.tokenizer import load_tokenizer
+
+    where, template = models.tokenizer_source(source)
+    if source == str(MODEL_DIR):
+        TRUSTED.add(json.loads((MODEL_DIR / "tokenizer_config.json").read_bytes())["chat_template"])
+    parser = models.reasoning_parser_of(source)
+    own = where == source
+    if own and source.endswith(GGUF):
+        if not Path(source).with_name("tokenizer.json").is_file():
+            return partial(_within, source, template, parser)
+        where = str(Path(source).parent)
+    if is_random(where):
+        return _no_tokenizer
+    wanted = revision if own else None
+    return partial(load_tokenizer, where, convert, revision=wanted, chat_template=template, reasoning_parser=parser)
+
+
+def _no_tokenizer() -> TextTokenizer:
+    raise FileError("a random model has no tokenizer", "take another model's:  --tokenizer MODEL")
+
+
+def _within(source: str, template: str | None, parser: str | None) -> TextTokenizer:
+    """The tokenizer in a GGUF file's metadata. template: in place of the file's own."""
+    from lmtool.inference.engine.gguf.tokenizer import read_tokenizer
+    from lmtool.inference.text.tokenizer import make_tokenizer
+
+    found = read_tokenizer(Path(source))
+    own = found.chat_template if template is None else template
+    return make_tokenizer(found.tokenizer, Path(source).stem, found.tokenizer.to_str(), found.named_tokens, own, parser)
+
+
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
     """Pause garbage collection: it takes a fifth of the time of importing torch and transformers, and frees nothing."""
@@ -196,8 +237,6 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
         )
     on_demand = None
     if config.models.model == AUTO:
-        from lmtool.serving.on_demand import OnDemand
-
         on_demand = OnDemand(config.models.allow_download, config.engine.revision)
     return ModelManager(
         loader.load,
@@ -222,150 +261,6 @@ def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap, telem
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
     return Pools(config.pools.gateway, own, local, tap.upstream(), telemetry)
-
-
-def lmtp_server(
-    models: Models | Pools,
-    config: ServiceConfig,
-    log: Callable[[RequestLog], None],
-    tap: ServerTap,
-    telemetry: Telemetry | None = None,
-) -> LmtpServer:
-    """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
-    from lmtool.protocol.lmtp.plugs import Plugs
-    from lmtool.protocol.lmtp.server import LmtpServer
-
-    served = visible_models(models, config)
-    plugs = Plugs(
-        observed(served, telemetry),
-        config.server,
-        progress=served,
-        catalogue=served,
-        control=served if isinstance(served, ModelControl) else None,
-        log=log,
-        tap=tap,
-        traffic=tap,
-        everybody_watches=config.watch.watch,
-    )
-    return LmtpServer(plugs)
-
-
-def observed(served: Models | Pools | KeyedModels, telemetry: Telemetry | None) -> TokenModel:
-    """What streams are requested of. telemetry: None observes none."""
-    if telemetry is None:
-        return served
-    from lmtool.net.telemetry.observed_model import ObservedModel
-
-    return ObservedModel(served, served, telemetry)
-
-
-def visible_models(models: Models | Pools, config: ServiceConfig) -> Models | Pools | KeyedModels:
-    """What clients see of the models: with the keys of a file, what theirs allows."""
-    if config.access.callers is None:
-        return models
-    from lmtool.net.access.keyed_models import keyed
-
-    return keyed(models)
-
-
-def faces(
-    models: Models | Pools,
-    config: ServiceConfig,
-    health: Health,
-    log: Callable[[RequestLog], None],
-    tap: ServerTap,
-    telemetry: Telemetry,
-) -> list[Face]:
-    """Every protocol on the port; a further one is a room of its own and a line here."""
-    from lmtool.protocol.http.models import ApiConfig
-    from lmtool.protocol.http.server import OpenAIServer
-
-    api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
-    served = visible_models(models, config)
-    http = OpenAIServer(observed(served, telemetry), api, catalogue=served)
-    mounted: list[Face] = [lmtp_server(models, config, log, tap, telemetry), http]
-    if not config.pools_only:
-        mounted.append(evergreen_server(models, config, log, tap, telemetry))
-    if config.pools is not None:
-        from lmtool.gateway.pools.pools import Pools
-        from lmtool.gateway.pools.server import GatewayServer
-
-        assert isinstance(models, Pools)
-        mounted.insert(0, GatewayServer(models))  # its /v1/{pool}/chat before what takes any path
-    return mounted
-
-
-def refused_of(config: ServiceConfig) -> Write:
-    """What writes the refusals of the door, in the form of each path's API."""
-    if config.pools is None:
-        from lmtool.protocol.http.errors import refused
-
-        return refused
-    from lmtool.gateway.pools.server import refused as refused_by_gateway
-
-    return refused_by_gateway
-
-
-def evergreen_server(
-    models: Models | Pools,
-    config: ServiceConfig,
-    log: Callable[[RequestLog], None],
-    tap: ServerTap,
-    telemetry: Telemetry,
-) -> EvergreenServer:
-    """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
-    from lmtool.protocol.evergreen.actions import GROUP
-    from lmtool.protocol.evergreen.config import EvergreenConfig, SessionLimits
-    from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
-
-    references = None
-    if config.evergreen.allow_ref:
-        from lmtool.protocol.evergreen.references import allowed_references
-
-        references = allowed_references(config.evergreen.allow_ref)
-    served = visible_models(models, config)
-    model = observed(served, telemetry)
-    registry: Callable[[], Registry] | Registry = partial(_menu, model, served)
-    if entry_points(group=GROUP):  # what is wrong with an installed action is found at the start
-        registry = _menu(model, served)
-
-    plugs = Plugs(
-        registry,
-        EvergreenConfig(SessionLimits(stall_limit=config.server.stall_limit)),
-        references,
-        log=lambda entry: log(_request_log(entry)),
-        tap=tap.sessions(),
-        peer_actions=config.evergreen.peer_actions,
-    )
-    return EvergreenServer(plugs)
-
-
-def _menu(model: TokenModel, catalogue: Catalogue) -> Registry:
-    from lmtool.protocol.evergreen.menu import menu
-
-    return menu(model, catalogue)
-
-
-def _request_log(entry: ActionLog) -> RequestLog:
-    """An action in the terms of the server's log."""
-    from lmtool.net.telemetry.request_log import RequestLog
-
-    used = entry.usage or Usage(0, 0)
-    return RequestLog(
-        entry.connection,
-        json.dumps(entry.output_id, ensure_ascii=False),
-        entry.name,
-        entry.target or None,
-        used.prompt_tokens,
-        used.completion_tokens,
-        entry.ttft,
-        entry.seconds,
-        None if entry.error is not None else entry.end,
-        entry.error,
-        cached_tokens=used.cached_tokens,
-        protocol="evergreen",
-        error_code=None if entry.error is None else entry.status.name.lower(),
-    )
 
 
 def check_device(backend: BackendConfig, engine: EngineConfig) -> None:

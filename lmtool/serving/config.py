@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,6 @@ from lmtool.inference.tiny.path import source_of
 from lmtool.net.access.names import is_loopback
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.protocol.lmtp.config import ServerConfig
-from lmtool.serving.byte_size import parse_bytes
 from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
 from lmtool.settings.option import option
 
@@ -33,6 +33,23 @@ MODELS = "Models"
 CONNECTIONS = "Connections"
 ENGINE = "Engine"
 OUTPUT = "Output"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_MAX_SIZE = 1 << 60
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """The number of bytes: `kB`, `MB`, `GB`, `TB` are powers of 1000, `KiB`, `MiB`, `GiB`, `TiB` of 1024.
+
+    option: named in the `UsageError` that is raised for anything else, and for less than one byte.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is not None:
+        base = 1024 if match[3] else 1000
+        size = int(float(match[1]) * base ** _POWERS[(match[2] or "").lower()]) if len(match[1]) <= 20 else 0
+        if 1 <= size <= _MAX_SIZE:
+            return size
+    raise UsageError(f"{option} is {text!r:.60}; expected a size in bytes", "such as 4GB, 512MiB or 1000000000")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.core.errors import ModelLoadError, UsageError
+from lmtool.core.errors import ModelLoadError, UnknownModelError, UsageError
 from lmtool.inference.engine.random_model import PREFIX, SHAPES, is_random
 from lmtool.inference.tiny.path import EMBEDDED_NAME, source_of
-from lmtool.serving.hub_cache import cached_snapshot, weight_files
+from lmtool.net.access.caller import is_admin
+from lmtool.serving.hub_cache import HUB, cached_snapshot, is_hub_name, weight_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,3 +125,34 @@ def _is_small(model: str | None) -> bool:
     place = Path(served(model).source)
     files = [place] if place.suffix == GGUF and place.is_file() else place.glob("*.safetensors")
     return 0 < sum(file.stat().st_size for file in files) < SMALL_BYTES
+
+
+class OnDemand:
+    """What `ModelManager` calls with a name that a client has sent; reads the file system, and no network."""
+
+    def __init__(self, allow_download: Sequence[str] = (), revision: str | None = None) -> None:
+        """allow_download: patterns, as of file names, of hub models that may be downloaded. revision: of hub models."""
+        self._allow_download = allow_download
+        self._revision = revision
+
+    def __call__(self, name: str) -> ServedModel:
+        """The model of this name. Raises `UnknownModelError` for one that is not to be loaded.
+
+        The name is never looked up as a path, so that no answer tells what files there are. A model in the hub's cache
+        is loaded from there, so that nothing of it is downloaded. Any other name, and every name with a key that may
+        not load models, gets one and the same error.
+        """
+        from lmtool.inference.engine.model_slot import ServedModel
+
+        if name == EMBEDDED_NAME and is_admin():
+            return served(name)
+        if is_hub_name(name) and is_admin():
+            if (folder := cached_snapshot(name, self._revision)) is not None:
+                return ServedModel(str(folder), (name,), size_bytes=weight_bytes(folder))
+            if any(fnmatchcase(name, pattern) for pattern in self._allow_download):
+                return ServedModel(HUB + name, (name,))
+        raise UnknownModelError(
+            f"model {name!r:.200} is not served here",
+            "models are served by the names that /v1/models lists; the operator adds others with --allow-model, "
+            "--allow-download PATTERN, or  admin = true  of a key",
+        )

@@ -35,10 +35,9 @@ from lmtool.serving.events import (
     Stopped,
 )
 from lmtool.serving.interrupts import Interrupts, watch
-from lmtool.serving.listening import bind, explain, url
+from lmtool.serving.listening import bind, explain, listen_beside, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
-from lmtool.serving.unix_listener import listen_beside
 
 if TYPE_CHECKING:
     import socket

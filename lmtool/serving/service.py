@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmtool.core.errors import LmtoolError
+from lmtool.core.types import LoadProgress
 from lmtool.net.access.key_file import read_keys
 from lmtool.net.telemetry.http_requests import HttpRequests
 from lmtool.net.telemetry.refusals import Refusals
 from lmtool.net.telemetry.telemetry import Telemetry
-from lmtool.protocol.http import errors
-from lmtool.serving.composition import Loader, faces, lmtp_server, models_of, pools_of, refused_of
-from lmtool.serving.config import HttpConfig, ServiceConfig
+from lmtool.serving.composition import Loader, models_of, pools_of
 from lmtool.serving.events import Reloaded
-from lmtool.serving.health import UNRECORDED, Health, routes
-from lmtool.serving.initial_load import load_together
-from lmtool.serving.model_metrics import model_metrics
+from lmtool.serving.frontends import faces, http_server, lmtp_server, refused_of
+from lmtool.serving.health import UNRECORDED, Health, model_metrics, routes
 from lmtool.trace.server_tap import ServerTap
 
 if TYPE_CHECKING:
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
     from lmtool.core.interfaces import Face, TokenModel
     from lmtool.core.metrics import MetricFamily
-    from lmtool.core.types import LoadProgress, ModelInfo
+    from lmtool.core.types import ModelInfo
     from lmtool.gateway.balance.balancer import Balancer
     from lmtool.gateway.pools.pools import Pools
-    from lmtool.net.access.asgi import Note, Write
+    from lmtool.inference.engine.model_manager import ModelManager
     from lmtool.net.access.caller import Callers
-    from lmtool.net.access.policy import AccessPolicy
     from lmtool.net.telemetry.refusals import RefusalLog
     from lmtool.net.telemetry.request_log import HttpLog, RequestLog
     from lmtool.net.telemetry.spans import Tracer
     from lmtool.protocol.evergreen.grpc_server import GrpcServer
-    from lmtool.protocol.lmtp.config import ServerConfig
     from lmtool.protocol.lmtp.server import LmtpServer
     from lmtool.serving.certificate import Certificate
     from lmtool.serving.composition import Models
+    from lmtool.serving.config import ServiceConfig
 
 
+_log = logging.getLogger(__name__)
 _SPAN_SECONDS = 5.0
 
 
@@ -320,46 +320,51 @@ def _wire() -> TextIO:
     return wire
 
 
-def http_server(
-    application: Any,
-    access: AccessPolicy,
-    config: ServerConfig,
-    how: HttpConfig | None = None,
-    write: Write = errors.refused,
-    certificate: Certificate | None = None,
-    note: Note = lambda *_: None,
-) -> uvicorn.Server:
-    """A uvicorn server of an application behind the door. write: status and body of a refusal at a path.
+async def load_together(
+    models: ModelManager, names: Sequence[str], on_progress: Callable[[LoadProgress], None]
+) -> list[ModelInfo]:
+    """Load as many of these models as fit; the descriptions of those that could be loaded, in their order.
 
-    certificate: with which it speaks TLS. note: see `Door`. Leaves signals and logs to the program.
+    One that cannot is logged: its requests get the error, and try again after a pause. Raises the first error where
+    none can.
     """
-    import uvicorn
-
-    from lmtool.net.access.asgi import Door
-    from lmtool.protocol.http.http_protocol import HttpProtocol
-    from lmtool.protocol.lmtp.websocket_protocol import uvicorn_options
-
-    class Server(uvicorn.Server):
-        def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # as ours is
-            return contextlib.nullcontext()
-
-    how = how or HttpConfig()
-    http = partial(HttpProtocol, stall_limit=config.stall_limit)
-    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http}
-    guarded = Door(application, access, write, note)
-    placed = _below(how.root_path, guarded) if how.root_path else guarded
-    # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.
-    options |= {"proxy_headers": False, "lifespan": "off", "log_config": None, "access_log": False}
-    built = uvicorn.Config(placed, **options)
-    built.load()
-    built.ssl = None if certificate is None else certificate.context
-    return Server(built)
+    begun = models.preload(names)
+    joint = JointProgress(begun, on_progress)
+    unsubscribes = [models.subscribe(name, joint.update) for name in begun]
+    try:
+        results = await asyncio.gather(*(models.info(name) for name in begun), return_exceptions=True)
+    finally:
+        for unsubscribe in unsubscribes:
+            unsubscribe()
+    errors = {name: result for name, result in zip(begun, results, strict=True) if isinstance(result, BaseException)}
+    for name, error in errors.items():
+        if len(errors) == len(begun) or not isinstance(error, LmtoolError):
+            raise error
+        _log.warning("%s is not in memory: %s", name, error.sentence)
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
-def _below(path: str, application: Any) -> Any:
-    """The application under a reverse proxy's path, whether the proxy strips it or not."""
+class JointProgress:
+    """The loads of several models as one: it is over when the last of them is, and failed where all have."""
 
-    async def placed(scope: Any, receive: Any, send: Any) -> None:
-        await application({**scope, "root_path": path}, receive, send)
+    def __init__(self, names: Sequence[str], listener: Callable[[LoadProgress], None]) -> None:
+        self._loads = {name: LoadProgress(name, "waiting") for name in names}
+        self._listener = listener
 
-    return placed
+    def update(self, progress: LoadProgress) -> None:
+        """Take the progress of one of them."""
+        self._loads[progress.model] = progress
+        self._listener(progress if len(self._loads) == 1 else self._joint(progress))
+
+    def _joint(self, latest: LoadProgress) -> LoadProgress:
+        loads = self._loads.values()
+        going = [load.model for load in loads if load.phase not in {"ready", "failed"}]
+        phases = {load.phase for load in loads}
+        over = replace(latest, phase="ready" if "ready" in phases else "failed")
+        joint = over if not going else replace(latest, phase="loading" if phases != {"waiting"} else "waiting")
+        return replace(
+            joint,
+            model=", ".join(going or self._loads),
+            done_bytes=sum(load.done_bytes for load in loads),
+            total_bytes=sum(load.total_bytes for load in loads),
+        )

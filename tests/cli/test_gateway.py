@@ -17,7 +17,7 @@ import aiohttp
 import psutil
 
 import lmtool
-from lmtool.cli.pools import lines
+from lmtool.cli.gateway import lines
 from tests.fake_upstream import BAD, FakeUpstream
 from tests.gateway.pools.running import KEY, MESSAGE, PATIENCE, member, pool
 
@@ -154,7 +154,7 @@ async def test_a_gateway_lives_reloads_and_keeps_its_keys(tmp_path: Path) -> Non
             state = await asyncio.to_thread(run, "pools", "default", "--json", "-e", url)
             assert [one["ok"] for one in json.loads(state.stdout)[0]["models"]] == [0, 3]
             unknown = await asyncio.to_thread(run, "pools", "other", "-e", url)
-            assert (unknown.returncode, "pools there: default" in unknown.stderr) == (4, True)
+            assert (unknown.returncode, "pools of this server: default" in unknown.stderr) == (4, True)
             chat = await asyncio.to_thread(run, "chat", "-e", url, "-m", "default", "Hello")
             assert (chat.returncode, chat.stdout.strip()) == (0, "Hello"), chat.stderr
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import Run
 
+from lmtool.cli.chat import history
 from lmtool.cli.common_options import Common
-from lmtool.cli.history import history
 from lmtool.terminal.chat.conversation_store import conversations_folder, prompts_file
 
 HEADER = '{"lmtp_trace": 1, "title": "Tell me a story", "model": {"name": "m"}}\n'
@@ -34,6 +34,6 @@ def test_listing_and_clearing(lmtool: Run, capsys: pytest.CaptureFixture[str]) -
     listed = json.loads(capsys.readouterr().out)
     assert (listed["title"], listed["model"], Path(listed["path"]).name) == ("Tell me a story", "m", "a.lmtp.jsonl")
     history(Common(), clear=True, json=False)
-    assert capsys.readouterr().out == "removed 1 conversation and the prompts that were typed\n"
+    assert capsys.readouterr().out == "removed 1 conversation and all typed prompts\n"
     assert list(conversations_folder().iterdir()) == [other]
     assert not prompts_file().exists()

@@ -182,7 +182,7 @@ def test_settings_are_shown_without_keys(lmtool: Run, tmp_path: Path) -> None:
     assert 'endpoint = "ws://h/"' in lmtool("config", "show", "info").stdout
     environment = {"LMTOOL_API_KEY": "sesame", "LMTOOL_ENDPOINT": "u:sesame@h:1"}
     told = lmtool("config", "show", "chat", **environment).stdout
-    assert "api_key is set in environment LMTOOL_API_KEY, and not shown" in told
+    assert "api_key is set in environment LMTOOL_API_KEY; its value is not shown" in told
     assert 'endpoint = "h:1"' in told
     assert "sesame" not in done.stdout + told
     (tmp_path / "lmtool.toml").unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmtool.core.errors import UsageError
-from lmtool.serving.byte_size import parse_bytes
+from lmtool.serving.config import parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def test_origins() -> None:
 @pytest.mark.parametrize(
     ("config", "key", "message"),
     [
-        (AccessConfig(allow_origin=("good.example",)), None, "--allow-origin 'good.example' is no origin"),
-        (AccessConfig(allow_host=("http://a.example",)), None, "--allow-host 'http://a.example' is no name"),
+        (AccessConfig(allow_origin=("good.example",)), None, "--allow-origin 'good.example' is not an origin"),
+        (AccessConfig(allow_host=("http://a.example",)), None, "--allow-host 'http://a.example' is not a host name"),
         (AccessConfig(), "two words", "API key"),
         (AccessConfig(), "", "API key"),
     ],

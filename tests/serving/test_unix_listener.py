@@ -8,8 +8,7 @@ import pytest
 
 from lmtool.core.errors import ResourceError, UsageError
 from lmtool.serving.config import ListenConfig
-from lmtool.serving.listening import bind, explain, parse_listen, url
-from lmtool.serving.unix_listener import listen_at
+from lmtool.serving.listening import bind, explain, listen_at, parse_listen, url
 
 
 def test_only_its_owner_may_connect(tmp_path: Path) -> None:
