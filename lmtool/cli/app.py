@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 import typer
@@ -199,17 +198,14 @@ def option_names(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ..
     return names
 
 
-@dataclass(frozen=True, slots=True)
 class _PlainConverter:
-    """Converts the values of one parameter in place of typer's converter."""
+    """Converts the values of parameters of one type in place of typer's converter, which needs pydantic."""
 
-    convert: Callable[[Any], Any]
-    """From a word to the value; raises `ValueError` with the expected kind."""
-    minimum: float | None
-    maximum: float | None
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The converted value, or a list of them for a repeatable parameter."""
+        """The converted value, or a list of them for a repeatable parameter. Raises `BadParameter`."""
         if param.multiple or param.nargs == -1:
             values = value if isinstance(value, list | tuple) else [] if value is None else [value]
             return [self._one(v, param, ctx) for v in values]
@@ -217,13 +213,14 @@ class _PlainConverter:
 
     def _one(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            converted = self.convert(value)
+            converted = convert(self._kind, value)
         except ValueError as error:
             raise typer.BadParameter(f"{value!r} is not {error}.", ctx=ctx, param=param) from None
-        if self.minimum is not None and converted < self.minimum:
-            raise typer.BadParameter(f"{value} is less than {self.minimum}.", ctx=ctx, param=param)
-        if self.maximum is not None and converted > self.maximum:
-            raise typer.BadParameter(f"{value} is more than {self.maximum}.", ctx=ctx, param=param)
+        least, most = getattr(param, "min", None), getattr(param, "max", None)
+        if least is not None and converted < least:
+            raise typer.BadParameter(f"{value} is less than {least}.", ctx=ctx, param=param)
+        if most is not None and converted > most:
+            raise typer.BadParameter(f"{value} is more than {most}.", ctx=ctx, param=param)
         return converted
 
 
@@ -241,57 +238,41 @@ def convert_without_pydantic() -> None:
 
 
 def _runtime_param(param: Any, original: Callable[[Any], Any]) -> Any:
-    convert = converter(param.type_descriptor.annotation)
-    if convert is None:
-        return original(param)
-    return _PlainConverter(convert, getattr(param, "min", None), getattr(param, "max", None))
+    kind = param.type_descriptor.annotation
+    return _PlainConverter(kind) if is_plain(kind) else original(param)
 
 
-def converter(annotation: Any) -> Callable[[Any], Any] | None:
-    """The conversion for an annotation; None for a type that is left to typer. Settings have more types than words."""
-    if get_origin(annotation) is list:
-        return converter(get_args(annotation)[0])
-    if get_origin(annotation) is Literal:
-        return functools.partial(_choice, get_args(annotation))
-    plain: dict[Any, Callable[[Any], Any]] = {str: _text, int: _integer, float: _number, bool: _truth}
-    return plain.get(annotation)
+def is_plain(kind: Any) -> bool:
+    """Whether `convert` knows a type; other types are left to typer."""
+    return (
+        kind in _EXPECTED or get_origin(kind) is Literal or (get_origin(kind) is list and is_plain(get_args(kind)[0]))
+    )
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a text")  # noqa: TRY004 - the caller turns a ValueError into a sentence
-    return value
+_EXPECTED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_TRUTH = {
+    **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True),
+    **dict.fromkeys(("0", "false", "f", "no", "n", "off"), False),
+}
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, str | int) and not isinstance(value, bool):
+def convert(kind: Any, value: Any) -> Any:
+    """A word, or a value of a settings file, as this type. Raises `ValueError` with the expected kind of value."""
+    if get_origin(kind) is list:
+        return convert(get_args(kind)[0], value)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"one of {', '.join(map(str, get_args(kind)))}")
+        return value
+    expected = _EXPECTED[kind]
+    if kind is bool and (word := str(value).strip().lower()) in _TRUTH:
+        return _TRUTH[word]
+    if kind is str and isinstance(value, str):
+        return value
+    if kind in {int, float} and isinstance(value, str | int | kind) and not isinstance(value, bool):
         with contextlib.suppress(ValueError):
-            return int(value)
-    raise ValueError("a whole number")
-
-
-def _number(value: Any) -> float:
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise ValueError("a number")  # noqa: TRY004 - as above
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError("a number") from None
-    if not math.isfinite(number):
-        raise ValueError("a finite number")
-    return number
-
-
-def _truth(value: Any) -> bool:
-    word = str(value).strip().lower()
-    if word in {"1", "true", "t", "yes", "y", "on"}:
-        return True
-    if word in {"0", "false", "f", "no", "n", "off"}:
-        return False
-    raise ValueError("true or false")
-
-
-def _choice(choices: tuple[Any, ...], value: Any) -> Any:
-    if value not in choices:
-        raise ValueError(f"one of {', '.join(map(str, choices))}")
-    return value
+            converted = kind(value)
+            if math.isfinite(converted):
+                return converted
+            expected = "a finite number"
+    raise ValueError(expected)

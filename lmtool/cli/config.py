@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lmtool.cli.app import build_whole, converter, option_names
+from lmtool.cli.app import build_whole, convert, is_plain, option_names
 from lmtool.cli.common_options import Common
 from lmtool.cli.options import option_name
 from lmtool.cli.settings import Settings, load, user_file
@@ -85,13 +86,12 @@ def _without_secrets(param: Any, value: Any) -> Any:
 
 def _effective(param: Any, command: tuple[str, ...], settings: Settings) -> tuple[Any, str | Path | None]:
     """A setting's value and its source; None for a default."""
-    variable = os.environ.get(str(param.envvar)) if param.envvar else None
+    variable, kind = os.environ.get(str(param.envvar)) if param.envvar else None, param.type_descriptor.annotation
     if variable:
-        convert = converter(param.type_descriptor.annotation)
-        try:
-            return variable if convert is None else convert(variable), f"environment {param.envvar}"
-        except ValueError:  # the command itself will refuse it
-            return variable, f"environment {param.envvar}"
+        value: Any = variable
+        with contextlib.suppress(ValueError):  # the command itself will refuse it
+            value = convert(kind, variable) if is_plain(kind) else variable
+        return value, f"environment {param.envvar}"
     setting = settings.find(command, option_name(param.name, param.opts))
     if setting:
         return setting.value, setting.origin

@@ -1,4 +1,4 @@
-"""`lmtool doctor`: whether this machine can serve and chat, and how to fix it where it cannot."""
+"""`lmtool doctor`: checks that this machine can serve and chat, with advice for what is broken."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
     "note": ("!", "note", "33"),
     "bad": ("✗", "bad ", "31"),
 }
-"""Sign of each verdict, with and without Unicode, and its colour."""
+"""Verdict to its sign, its sign without Unicode, and its colour."""
 CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec", "aiohttp")
-UNTRIED_GPU = "lmtool was run on an NVIDIA H200 alone: measure it with python -m tests.lab gpu; lmtool docs install"
+UNTRIED_GPU = (
+    "lmtool was tested on an NVIDIA H200 only: measure yours with python -m tests.lab gpu; lmtool docs install"
+)
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 
@@ -38,18 +40,18 @@ class Finding:
     """The result of one check."""
 
     verdict: Verdict
-    """`note`: works, but not everything or not at its best. `bad`: broken, and the command exits with 1."""
+    """`note`: works with limits. `bad`: broken; the command exits with 1."""
     name: str
     detail: str
     advice: str = ""
-    """How to fix it; empty where nothing is wrong."""
+    """How to fix it; empty if nothing is wrong."""
 
 
 async def doctor(
     common: ClientCommon,
     json: bool = option(False, "Print a JSON list."),
 ) -> None:
-    """Check what serving and chatting need: versions, devices, port, folders. Exits with 1 if something is broken."""
+    """Check that this machine can serve and chat: versions, devices, port, folders. Exits with 1 if not."""
     out = common.output()
     findings = []
     for finding in [*quick_checks(common), await _endpoint(common), *_devices()]:

@@ -1,4 +1,4 @@
-"""The composition root: engines, tokenizers, guides and protocols are plugged together here."""
+"""Composition root: connects engines, tokenizers, guides, workers and pools."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lmtool.trace.server_tap import ServerTap
 
 Models: TypeAlias = "ModelManager | Balancer"
-"""The models of a server: in this process, or behind workers."""
+"""Models of a server: in this process, or in workers."""
 
 HTTP_PACKAGES = ("starlette", "uvicorn", "httptools")
 SERVE_PACKAGES = ("torch", "transformers", "safetensors", *HTTP_PACKAGES, "llguidance", "google.protobuf")
@@ -59,20 +59,20 @@ class Guided(Counted, Protocol):
     """An engine that supports constrained streams."""
 
     def set_guide_compiler(self, guides: GuideCompiler) -> None:
-        """Accept constraints from now on, compiled by `guides`, which belongs to the model then."""
+        """Accept constraints from now on, compiled by `guides`; the model owns the compiler."""
 
 
 @runtime_checkable
 class Losable(Protocol):
-    """A model that may be lost while it is in memory, such as together with its device."""
+    """A model that may be lost while in memory, such as when its device fails."""
 
     def on_lost(self, listener: Callable[[Exception], None]) -> None:
-        """Call `listener` once, in any thread, when nothing can be computed any more, with the reason."""
+        """Call `listener` once, in any thread, with the reason the model was lost."""
 
 
 @dataclass
 class Loader:
-    """Loads models with their tokenizers; keeps track of the engines in memory."""
+    """Loads models with their tokenizers, and tracks the engines in memory."""
 
     config: EngineConfig
     backend: BackendConfig = field(default_factory=BackendConfig)
@@ -80,15 +80,15 @@ class Loader:
     guides: WeakSet[MatcherCompiler] = field(default_factory=WeakSet)
     """The constraint compilers of these engines."""
     models: ModelsConfig = field(default_factory=ModelsConfig)
-    """Where the main model's tokenizer and chat template come from."""
-    on_lost: Callable[[Exception], None] | None = None  # called in any thread with why a model is lost
+    """Sources of the main model's tokenizer and chat template."""
+    on_lost: Callable[[Exception], None] | None = None  # called in any thread with the reason a model was lost
     sampling_defaults: dict[str, Mapping[str, float]] = field(default_factory=dict)
-    """By source, of the models that were loaded."""
+    """Sampling defaults of loaded models, by source."""
 
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
-        """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
+        """A running model that takes text, or only token ids without a tokenizer. Blocks; call it from a thread.
 
-        source: a local folder, a GGUF file or a hub name; after `HUB` a hub name that a client has sent. Raises
+        source: a local folder, a GGUF file or a hub name; with the prefix `HUB`, a hub name sent by a client. Raises
         `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
         """
         with located(source, self.config.revision) as place:
@@ -102,13 +102,13 @@ class Loader:
         with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as pool:
             reading = pool.submit(tokenizer_reader(self.models, source, self.config.revision, self._converted))
             asked = self.models.tokenizer_source(source)[0] != source
-            # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
+            # Detected at once here; transformers would retry an unreachable hub for half a minute.
             missing = not Path(source).exists() and not is_random(source)
             absent = missing and isinstance(reading.exception(), ModelNotFoundError)
             if absent or (asked and reading.exception() is not None):
-                reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
+                reading.result()  # the requested tokenizer, or the whole model, is not available
             defaults = partial(self.models.sampling_defaults, source, self.config.revision)
-            defaults()  # a fault is found before anything is loaded
+            defaults()  # report errors before anything is loaded
 
             def report(progress: LoadProgress) -> None:
                 if progress.phase == "loading":  # success and failure are reported by returning or raising
@@ -119,7 +119,7 @@ class Loader:
                 self.engines.add(engine)
             if isinstance(engine, Losable) and self.on_lost is not None:
                 engine.on_lost(self.on_lost)
-            self.sampling_defaults[source] = defaults()  # again: a hub model's file is in the cache from now on
+            self.sampling_defaults[source] = defaults()  # again: a hub model's file is in the cache now
             tokenizer = _tokenizer_or_none(source, reading.result)
         if tokenizer is None:
             return engine
@@ -132,15 +132,15 @@ class Loader:
         return TextModel(engine, tokenizer, JsonAnswerCheck())
 
     def _converted(self, source: str) -> tokenizers.Tokenizer:
-        """The tokenizer of a model without tokenizer.json, by transformers, which the model needs anyway."""
+        """Tokenizer converted by transformers, for a model without tokenizer.json."""
         from lmtool.inference.engine.weights import convert_tokenizer
 
         return convert_tokenizer(source, self.config.revision)
 
     def tokenizer_of_workers(self, info: ModelInfo, limits: PromptLimits | None) -> TextTokenizer | None:
-        """The tokenizer of a model that workers serve, where it is at hand here: HTTP needs it to spell tokens.
+        """Tokenizer of a model of the workers, which HTTP needs to spell tokens; None if it is not on this machine.
 
-        limits: of the model. Reads files.
+        limits: those of the model. Reads files.
         """
         own = [model.source for model in self.models.served() if info.model in model.names]
         main = None if self.models.model == AUTO else self.models.model
@@ -148,7 +148,7 @@ class Loader:
         try:
             tokenizer = tokenizer_reader(self.models, source, self.config.revision)()
         except LmtoolError:
-            return None  # a model from elsewhere: what needs its tokenizer is refused by name
+            return None  # a model from elsewhere: requests that need its tokenizer are refused
         if info.tokenizer is None or info.tokenizer.sha256 != tokenizer.info.sha256:
             return None
         if limits is not None:
@@ -156,7 +156,7 @@ class Loader:
         return tokenizer
 
     def streams(self) -> tuple[int, int]:
-        """Streams running and waiting in all engines."""
+        """Numbers of running and waiting streams in all engines."""
         now = [engine.info_now for engine in self.engines]
         return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
 
@@ -167,10 +167,10 @@ def tokenizer_reader(
     revision: str | None,
     convert: Callable[[str], tokenizers.Tokenizer] | None = None,
 ) -> Callable[[], TextTokenizer]:
-    """Reads the tokenizer of the model at `source` when it is called: the one that was asked for, else the model's own.
+    """A function that reads the tokenizer of the model at `source`: the configured one, else the model's own.
 
-    A GGUF file has one in its metadata; a tokenizer.json beside it comes first. revision: of a hub model. convert, and
-    what is raised: see `load_tokenizer`.
+    A tokenizer.json next to a GGUF file takes precedence over the file's metadata. revision: of a hub model. convert,
+    and errors: see `load_tokenizer`.
     """
     from lmtool.inference.text.tokenizer import load_tokenizer
 
@@ -194,7 +194,7 @@ def _no_tokenizer() -> TextTokenizer:
 
 
 def _within(source: str, template: str | None, parser: str | None) -> TextTokenizer:
-    """The tokenizer in a GGUF file's metadata. template: in place of the file's own."""
+    """Tokenizer from a GGUF file's metadata. template: replaces the file's own."""
     from lmtool.inference.engine.gguf.tokenizer import read_tokenizer
     from lmtool.inference.text.tokenizer import make_tokenizer
 
@@ -205,7 +205,7 @@ def _within(source: str, template: str | None, parser: str | None) -> TextTokeni
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause garbage collection: it takes a fifth of the time of importing torch and transformers, and frees nothing."""
+    """Pause garbage collection, which takes a fifth of the import time of torch and transformers and frees nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -216,7 +216,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _tokenizer_or_none(source: str, result: Callable[[], TextTokenizer]) -> TextTokenizer | None:
-    """A model without a tokenizer can still be served: LMTP needs ids only."""
+    """The tokenizer, or None: a model without one is served with token ids over LMTP."""
     try:
         return result()
     except LmtoolError as error:
@@ -225,7 +225,7 @@ def _tokenizer_or_none(source: str, result: Callable[[], TextTokenizer]) -> Text
 
 
 def models_of(config: ServiceConfig, loader: Loader) -> Models:
-    """What a server serves: models of this process, none of them loaded yet, or those of its workers."""
+    """Models of a server, none loaded yet: in this process, or those of its workers."""
     from lmtool.gateway.balance.balancer import Balancer
     from lmtool.inference.engine.model_budget import ModelBudget
     from lmtool.inference.engine.model_manager import ModelManager
@@ -249,9 +249,9 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
 
 
 def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap, telemetry: Telemetry) -> Pools | None:
-    """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`.
+    """Pools of a server, which include its models; None without pools. Raises `FileError`.
 
-    telemetry: observes streams that are none of a `TokenModel`.
+    telemetry: observes streams of providers.
     """
     if config.pools is None:
         return None
@@ -264,7 +264,7 @@ def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap, telem
 
 
 def check_device(backend: BackendConfig, engine: EngineConfig) -> None:
-    """Raise `ResourceError` for a device that was asked for and is not there. Imports torch; call it from a thread."""
+    """Raise `ResourceError` for a requested device that does not exist. Imports torch; call it from a thread."""
     if backend.backend == DEFAULT and engine.device.startswith("cuda"):
         from lmtool.inference.engine.weights import find_device
 
@@ -272,12 +272,12 @@ def check_device(backend: BackendConfig, engine: EngineConfig) -> None:
 
 
 def need_serve_packages() -> None:
-    """Raise `ResourceError` with the install line when a package is missing that only servers need."""
+    """Raise `ResourceError` with the install line when a package for serving is missing."""
     need_packages(SERVE_PACKAGES)
 
 
 def need_gateway_packages() -> None:
-    """Raise `ResourceError` with the install line when a package is missing that pools need."""
+    """Raise `ResourceError` with the install line when a package for pools is missing."""
     need_packages(GATEWAY_PACKAGES, "a gateway", INSTALL_GATEWAY)
 
 
@@ -289,6 +289,6 @@ def need_packages(names: Sequence[str], what: str = "serving a model", install: 
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package, or a module of one, is there. Imports at most the package above it."""
+    """Whether a package or module is installed. Imports at most its parent package."""
     package, _, module = name.partition(".")
     return importlib.util.find_spec(package) is not None and (not module or importlib.util.find_spec(name) is not None)

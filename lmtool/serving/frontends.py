@@ -44,7 +44,7 @@ def lmtp_server(
     tap: ServerTap,
     telemetry: Telemetry | None = None,
 ) -> LmtpServer:
-    """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
+    """LMTP server on a port or a pipe. log: called with each finished request; tap: called with every frame."""
     from lmtool.protocol.lmtp.plugs import Plugs
     from lmtool.protocol.lmtp.server import LmtpServer
 
@@ -64,7 +64,7 @@ def lmtp_server(
 
 
 def observed(served: Models | Pools | KeyedModels, telemetry: Telemetry | None) -> TokenModel:
-    """What streams are requested of. telemetry: None observes none."""
+    """The models, with telemetry of their streams if there is any."""
     if telemetry is None:
         return served
     from lmtool.net.telemetry.observed_model import ObservedModel
@@ -73,7 +73,7 @@ def observed(served: Models | Pools | KeyedModels, telemetry: Telemetry | None) 
 
 
 def visible_models(models: Models | Pools, config: ServiceConfig) -> Models | Pools | KeyedModels:
-    """What clients see of the models: with the keys of a file, what theirs allows."""
+    """The models that clients see; with a key file, those that their key allows."""
     if config.access.callers is None:
         return models
     from lmtool.net.access.keyed_models import keyed
@@ -89,7 +89,7 @@ def faces(
     tap: ServerTap,
     telemetry: Telemetry,
 ) -> list[Face]:
-    """Every protocol on the port; a further one is a room of its own and a line here."""
+    """All protocols on the port."""
     from lmtool.protocol.http.models import ApiConfig
     from lmtool.protocol.http.server import OpenAIServer
 
@@ -109,7 +109,7 @@ def faces(
 
 
 def refused_of(config: ServiceConfig) -> Write:
-    """What writes the refusals of the door, in the form of each path's API."""
+    """Writer of refusals in the format of each path's API."""
     if config.pools is None:
         from lmtool.protocol.http.errors import refused
 
@@ -126,7 +126,7 @@ def evergreen_server(
     tap: ServerTap,
     telemetry: Telemetry,
 ) -> EvergreenServer:
-    """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
+    """Evergreen server, over WebSocket and gRPC. log: called with each finished action; tap: with every message."""
     from lmtool.protocol.evergreen.actions import GROUP
     from lmtool.protocol.evergreen.config import EvergreenConfig, SessionLimits
     from lmtool.protocol.evergreen.server import EvergreenServer, Plugs
@@ -139,7 +139,7 @@ def evergreen_server(
     served = visible_models(models, config)
     model = observed(served, telemetry)
     registry: Callable[[], Registry] | Registry = partial(_menu, model, served)
-    if entry_points(group=GROUP):  # what is wrong with an installed action is found at the start
+    if entry_points(group=GROUP):  # report a broken installed action at the start
         registry = _menu(model, served)
 
     plugs = Plugs(
@@ -160,7 +160,7 @@ def _menu(model: TokenModel, catalogue: Catalogue) -> Registry:
 
 
 def _request_log(entry: ActionLog) -> RequestLog:
-    """An action in the terms of the server's log."""
+    """Log entry of a finished action."""
     from lmtool.net.telemetry.request_log import RequestLog
 
     used = entry.usage or Usage(0, 0)
@@ -190,9 +190,10 @@ def http_server(
     certificate: Certificate | None = None,
     note: Note = lambda *_: None,
 ) -> uvicorn.Server:
-    """A uvicorn server of an application behind the door. write: status and body of a refusal at a path.
+    """A uvicorn server of an application with access control.
 
-    certificate: with which it speaks TLS. note: see `Door`. Leaves signals and logs to the program.
+    write: status and body of a refusal at a path. certificate: for TLS. note: see `Door`. Leaves signals and logs to
+    the program.
     """
     import uvicorn
 
@@ -209,7 +210,7 @@ def http_server(
     options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http}
     guarded = Door(application, access, write, note)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
-    # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.
+    # The access layer decides which proxies to trust; uvicorn would trust every process on this machine.
     options |= {"proxy_headers": False, "lifespan": "off", "log_config": None, "access_log": False}
     built = uvicorn.Config(placed, **options)
     built.load()
@@ -218,7 +219,7 @@ def http_server(
 
 
 def _below(path: str, application: Any) -> Any:
-    """The application under a reverse proxy's path, whether the proxy strips it or not."""
+    """The application under a reverse proxy's path, whether or not the proxy strips it."""
 
     async def placed(scope: Any, receive: Any, send: Any) -> None:
         await application({**scope, "root_path": path}, receive, send)

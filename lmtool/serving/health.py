@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 State: TypeAlias = Literal["loading", "ready", "failed", "draining"]
 STATUS: dict[State, int] = {"ready": 200, "loading": 503, "draining": 503, "failed": 500}
 UNRECORDED = ("/health", "/health/live", "/health/ready", "/metrics")
-"""What probes and dashboards ask for again and again, which is no part of what a server's users said."""
+"""Paths polled by probes and dashboards, which are not recorded."""
 _LATER = {"retry-after": "1"}
 _FRESH = {"cache-control": "no-store"}
-"""Of a probe's answer, which is true for a moment only."""
+"""Headers of a probe's answer, which must not be cached."""
 
 
 @dataclass
 class Health:
-    """The state of a server and what it has done since its start."""
+    """State of a server, and its counters since the start."""
 
     state: State = "loading"
     model: str | None = None
-    """The model it was started with; None where models are loaded on demand."""
+    """Model it was started with; None if models are loaded on demand."""
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Ended requests by command and ending: a finish reason, `left`, or `error`."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     invalid_answers: int = 0
-    """Finished strict answers that were not valid, and did not reach `stop`."""
+    """Finished strict answers that did not match their schema."""
 
     def count(self, entry: RequestLog) -> None:
-        """Count one ended request."""
+        """Count a finished request."""
         command = entry.command if entry.command in COMMANDS else "other"  # a client may send anything
         self.requests[command, "error" if entry.error is not None else entry.end or "stop"] += 1
         self.prompt_tokens += entry.prompt_tokens or 0
@@ -59,7 +59,7 @@ class Health:
         self.invalid_answers += entry.error_code == InvalidAnswerError.code
 
     def count_answer(self, last: TokenOutput | None, tokens: int) -> None:
-        """Count a stream of an HTTP request by its last output, None where the client left before that."""
+        """Count a stream of an HTTP request by its last output; None if the client disconnected first."""
         if last is None:
             self.count(RequestLog(0, "null", "GENERATE", output_tokens=tokens, end="left"))
             return
@@ -79,7 +79,7 @@ class Health:
         )
 
     def metrics(self) -> list[MetricFamily]:
-        """Whether it is ready, and what it has done since its start."""
+        """Metrics of readiness and of the counters."""
         counts = sorted(self.requests.items())
         by_ending = [(f'{{command="{command}",ending="{ending}"}}', count) for (command, ending), count in counts]
         counter = MetricFamily.counter
@@ -99,7 +99,7 @@ class Health:
         ]
 
     def report(self) -> dict[str, str]:
-        """The body of `/health`, which anybody may ask: nothing about models, loads or clients."""
+        """Body of `/health`, which is public: nothing about models, loads or clients."""
         return {"status": self.state}
 
 
@@ -108,8 +108,8 @@ def routes(
 ) -> list[BaseRoute]:
     """`/health`, what is below it, and `/metrics` for a starlette application.
 
-    families: the metrics beside those of the process, collected at each request. can_answer: whether there is a model
-    for a request.
+    families: metrics other than those of the process, collected at each request. can_answer: whether a model can take a
+    request.
     """
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
@@ -125,7 +125,7 @@ def routes(
         return _probed(ok=health.state == "ready" and can_answer())
 
     def _probed(*, ok: bool) -> Response:
-        """The answer to a probe, which anybody may ask: its status, and nothing about the server."""
+        """Answer to a probe, which is public: a status and nothing else."""
         if ok:
             return PlainTextResponse("ok\n", headers=_FRESH)
         return PlainTextResponse("unavailable\n", 503, _FRESH | _LATER)
@@ -133,7 +133,7 @@ def routes(
     async def answer_metrics(_request: Request) -> Response:
         if not is_admin():
             return PlainTextResponse("this key may not read metrics; that needs  admin = true  in its file\n", 403)
-        process = await asyncio.to_thread(process_metrics)  # looks at every process of the machine
+        process = await asyncio.to_thread(process_metrics)  # scans all processes of the machine
         return PlainTextResponse(as_text([*families(), *process]), media_type="text/plain; version=0.0.4")
 
     return [
@@ -153,7 +153,7 @@ GUIDE_METRICS: tuple[tuple[str, str, Literal["counter", "gauge"], str], ...] = (
     ("cached", "cached", "gauge", "Compiled constraints in the cache."),
     ("cached_bytes", "cached_bytes", "gauge", "Their estimated size."),
 )
-"""Field of the compiler's counts, and its metric after `lmtool_guide_`."""
+"""Field of the compiler's counts; metric name after `lmtool_guide_`, type, help."""
 
 
 USAGE_METRICS = (
@@ -164,11 +164,11 @@ USAGE_METRICS = (
     ("kv_cache_used_bytes", "kv_cache_used_bytes", "What streams use of it."),
     ("prefix_cache_bytes", "prefix_cache_bytes", "What beginnings of prompts take of it, in use by a stream or not."),
 )
-"""Field of `ModelUsage`, name and meaning."""
+"""Field of `ModelUsage`; metric name and help."""
 
 
 def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
-    """Streams of all models or workers, the memory of models, and what compiling constraints has taken."""
+    """Metrics of streams, of the memory of models, and of constraint compilation."""
     gauge, counts = MetricFamily.gauge, [guides.counts for guides in loader.guides]
     running, waiting = loader.streams()
     families: list[MetricFamily] = []
@@ -192,7 +192,7 @@ def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
 
 
 def usage_metrics(models: Mapping[str, ModelUsage]) -> Iterable[MetricFamily]:
-    """What each model in this process does and holds, by the name that clients are shown."""
+    """Metrics of each model in this process, labelled with its public name."""
     for attribute, name, sentence in USAGE_METRICS:
         known = [(labels(model_name=model), getattr(usage, attribute)) for model, usage in models.items()]
         yield MetricFamily(name, "gauge", sentence, [(label, value) for label, value in known if value is not None])
@@ -205,7 +205,7 @@ def usage_metrics(models: Mapping[str, ModelUsage]) -> Iterable[MetricFamily]:
 
 
 def worker_metrics(balancer: Balancer) -> Iterable[MetricFamily]:
-    """The workers of a balancer, by their numbers."""
+    """Metrics of a balancer's workers, labelled with their numbers."""
     workers = [(labels(worker=str(worker.number + 1)), worker) for worker in balancer.workers]
     yield MetricFamily.gauge("workers_up", "Workers that answer.", len(balancer.up))
     up = "Whether a worker answers."

@@ -1,4 +1,4 @@
-"""How a server or a proxy gets its port or Unix socket, under which URL clients reach it, and why it may not get it."""
+"""Binds the port or Unix socket of a server or proxy, gives its URL, and explains why binding failed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ _OWNER_ONLY = 0o177
 
 
 def bind(config: ListenConfig) -> list[socket.socket]:
-    """Take the port on every address the host's name stands for, or the Unix socket, so that nobody else can.
+    """Bind the port on every address of the host, or the Unix socket.
 
-    Nothing is accepted yet. Raises `ResourceError` that says why not; its `__cause__` is an `OSError` with EADDRINUSE
-    for a port in use.
+    Raises `ResourceError`; its `__cause__` is an `OSError` with EADDRINUSE for a port in use.
     """
     if config.unix is not None:
         return [listen_at(config.unix)]
@@ -53,7 +52,7 @@ def bind(config: ListenConfig) -> list[socket.socket]:
 
 
 def url(config: ListenConfig, sockets: list[socket.socket], *, tls: bool = False) -> str:
-    """Where a client on this machine can reach what listens on these sockets. tls: whether it speaks TLS."""
+    """URL for clients on this machine. tls: whether the server uses TLS."""
     if config.unix is not None:
         return f"{PREFIX}{config.unix}"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
@@ -109,7 +108,7 @@ def _other_port(config: ListenConfig) -> str:
 
 
 async def explain(config: ListenConfig, refusal: ResourceError, api_key: str | None = None) -> ResourceError:
-    """A better error for a port in use by an LMTP server, naming its model; else the same error.
+    """An error that names the model of the LMTP server using the port; otherwise `refusal` itself.
 
     api_key: sent to it.
     """
@@ -134,7 +133,7 @@ async def explain(config: ListenConfig, refusal: ResourceError, api_key: str | N
 
 
 async def _model_on(config: ListenConfig, api_key: str | None) -> str | None:
-    """The model of an LMTP server that listens here; None where there is none."""
+    """Description of the LMTP server listening here; None without one."""
     import asyncio
 
     from lmtool.protocol.lmtp.client import LmtpClient
@@ -151,7 +150,7 @@ async def _model_on(config: ListenConfig, api_key: str | None) -> str | None:
 
 
 def bind_proxy(listen: ListenConfig, option: str) -> list[socket.socket]:
-    """Take the port that a proxy listens on; option: the one that named it. Raises `ResourceError`."""
+    """Bind the port of a proxy. option: the option that named it. Raises `ResourceError`."""
     try:
         return bind(listen)
     except ResourceError as error:
@@ -161,7 +160,7 @@ def bind_proxy(listen: ListenConfig, option: str) -> list[socket.socket]:
 
 
 def proxy_url(listen: ListenConfig, sockets: list[socket.socket], target: Target) -> str:
-    """The proxy's URL, in the form of the server's own."""
+    """URL of a proxy, with the scheme and path of its target."""
     if listen.unix is not None:
         return url(listen, sockets)
     scheme = "http" if target.url.startswith("http") else "ws"
@@ -170,7 +169,7 @@ def proxy_url(listen: ListenConfig, sockets: list[socket.socket], target: Target
 
 
 def parse_listen(text: str) -> ListenConfig:
-    """`HOST:PORT`, `:PORT`, `PORT` or `unix:PATH`; this machine only where no host is named. Raises `UsageError`."""
+    """Parse `HOST:PORT`, `:PORT`, `PORT` or `unix:PATH`; without a host, loopback. Raises `UsageError`."""
     from lmtool.serving.config import ListenConfig
 
     if path := unix_path(text):
@@ -182,23 +181,23 @@ def parse_listen(text: str) -> ListenConfig:
 
 
 def proxy_target(text: str) -> Target:
-    """The server behind a proxy. Raises `UsageError`, also for one with credentials."""
+    """The target of a proxy. Raises `UsageError`, also for a URL with credentials."""
     from lmtool.trace.proxy import parse_target
 
     target = parse_target(text)
     if target.authorization is not None:
         raise UsageError(
-            f"the key for {target.url} is its clients' to send: a proxy passes theirs on, and adds none",
-            f"leave it out:  --to {target.url}",
+            f"clients send the key for {target.url} themselves: a proxy forwards their keys and adds none",
+            f"omit it:  --to {target.url}",
         )
     return target
 
 
 class UnixListener(socket.socket):
-    """A listening socket at a path; closing it removes the file, unless another server has put its own there."""
+    """A listening socket at a path; closing it removes the file unless another server has replaced it."""
 
     def __init__(self, path: str) -> None:
-        """Take the path. Raises `OSError`."""
+        """Bind the path. Raises `OSError`."""
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
         self.path = path
         self._inode: int | None = None
@@ -223,9 +222,9 @@ class UnixListener(socket.socket):
 
 
 def listen_at(path: str) -> UnixListener:
-    """Listen at this path; the file of a server that has ended without removing it is replaced.
+    """Listen at this path; an abandoned socket file is replaced.
 
-    Raises `ResourceError` where that cannot be; its `__cause__` is an `OSError` with EADDRINUSE for a running server.
+    Raises `ResourceError`; its `__cause__` is an `OSError` with EADDRINUSE for a running server.
     """
     if not hasattr(socket, "AF_UNIX"):
         raise UsageError("this system's Python has no Unix sockets", "listen on a port:  --port 8080")
@@ -237,9 +236,9 @@ def listen_at(path: str) -> UnixListener:
 
 
 def listen_beside(port: int) -> UnixListener | None:
-    """Listen beside a port for this user alone, who may watch the server there. Raises `ResourceError`.
+    """Listen on a private Unix socket, over which this user may watch the server. Raises `ResourceError`.
 
-    None where the system does not tell who has connected.
+    None on systems that do not report the peer's user.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return None
@@ -254,14 +253,14 @@ def listen_beside(port: int) -> UnixListener | None:
 
 
 def _remove_abandoned(path: str) -> None:
-    """Remove a socket that nobody listens on. Raises `OSError` with EADDRINUSE where somebody does."""
+    """Remove a socket file without a server. Raises `OSError` with EADDRINUSE if a server listens."""
     try:
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # noqa: FBT003 - a server that is busy is one, too
+        probe.setblocking(False)  # noqa: FBT003 - a busy server counts as listening
         try:
             probe.connect(path)
         except ConnectionRefusedError:

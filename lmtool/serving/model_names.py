@@ -1,4 +1,4 @@
-"""Model names: the folder or checkpoint that a name stands for, and the names that clients may use."""
+"""Model names: the source of a name, the names that clients may use, and models loaded on demand."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from lmtool.inference.engine.model_slot import ServedModel
 
 AUTO = "auto"
-"""In place of a model's name: load whatever a client names."""
+"""Instead of a model's name: load any model that a client names."""
 GGUF = ".gguf"
-"""Suffix of llama.cpp's files; a tokenizer.json beside one comes before the tokenizer in it."""
+"""Suffix of llama.cpp's files; a tokenizer.json next to one takes precedence over its own tokenizer."""
 SMALL_BYTES = 32_000_000
 """Size of the weights on disk below which one CPU thread is faster than several."""
 
 
 def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
-    """The source of a model as typed on the command line, and the names that clients may use.
+    """The source of a model typed on the command line, and the names that clients may use.
 
-    A folder shows its last part: its path is nobody's business, but may be asked for. Raises `ModelLoadError` for what
-    is neither a folder nor a possible name, `UsageError` for an unknown random model or a name that is not UTF-8.
+    The listed name of a folder is its last part, not its path, which clients may also send. Raises `ModelLoadError` for
+    neither a folder nor a possible name, `UsageError` for an unknown random model or a name that is not UTF-8.
     """
     if model in {None, EMBEDDED_NAME}:
         return _named(source_of(model), aliases, EMBEDDED_NAME)
@@ -67,9 +67,9 @@ def _named(source: str, aliases: Sequence[str], *own: str) -> ServedModel:
 
 
 def weight_bytes(source: str | Path) -> int | None:
-    """Bytes of a model's files with weights; None where they are not on this machine.
+    """Size of a model's weight files in bytes; None if they are not on this machine.
 
-    source: a folder, a file of llama.cpp, or a hub name, looked up in the hub's cache.
+    source: a folder, a GGUF file, or a hub name, looked up in the hub's cache.
     """
     place = Path(source)
     if place.suffix == GGUF and place.is_file():
@@ -79,12 +79,12 @@ def weight_bytes(source: str | Path) -> int | None:
 
 
 def with_aliases(models: Sequence[ServedModel], aliases: Sequence[str]) -> list[ServedModel]:
-    """The models with further names, `NAME=MODEL` each. Raises `UsageError` for what names none of them, or two."""
+    """The models with aliases, `NAME=MODEL` each. Raises `UsageError` for an unknown model or a name used twice."""
     named = list(models)
     for word in aliases:
         alias, equals, target = word.partition("=")
         if not equals or not alias or not target or not alias.isprintable():
-            raise UsageError(f"--alias {word!r} is no NAME=MODEL", "such as --alias small=lmtool-tiny")
+            raise UsageError(f"--alias {word!r} is not NAME=MODEL", "such as --alias small=lmtool-tiny")
         at = _index(named, target, f"--alias {word}")
         if any(alias in model.names for model in named[:at] + named[at + 1 :]):
             raise UsageError(f"two models have the name {alias!r}", f"take another name in --alias {word}")
@@ -95,7 +95,7 @@ def with_aliases(models: Sequence[ServedModel], aliases: Sequence[str]) -> list[
 
 
 def with_pins(models: Sequence[ServedModel], pins: Sequence[str]) -> list[ServedModel]:
-    """The models, those of these names pinned. Raises `UsageError` for a name that none of them has."""
+    """The models, with these names pinned. Raises `UsageError` for an unknown name."""
     pinned = {_index(models, name, f"--pin {name}") for name in pins}
     return [replace(model, pinned=at in pinned) for at, model in enumerate(models)]
 
@@ -106,15 +106,15 @@ def _index(models: Sequence[ServedModel], name: str, option: str) -> int:
             return at
     known = ", ".join(model.names[0] for model in models)
     raise UsageError(
-        f"{option} names no model that is served", f"served: {known}" if known else "add --allow-model NAME"
+        f"{option} names a model that is not served", f"served: {known}" if known else "add --allow-model NAME"
     )
 
 
 def threads_for(*models: str | None) -> int | None:
-    """Default number of CPU threads for these models: 1 where all are very small, else None (torch's choice).
+    """Default number of CPU threads for these models: 1 if all are very small, else None (torch's choice).
 
-    Their matrices are too small to share out: handing them over takes longer than computing them, above all on a busy
-    machine (measured: 4.3 instead of 6.1 s of CPU until the embedded model was ready).
+    Splitting very small matrices takes longer than computing them, especially on a busy machine (measured: 4.3 instead
+    of 6.1 s of CPU until the included model was ready).
     """
     return 1 if all(map(_is_small, models)) else None
 
@@ -128,7 +128,10 @@ def _is_small(model: str | None) -> bool:
 
 
 class OnDemand:
-    """What `ModelManager` calls with a name that a client has sent; reads the file system, and no network."""
+    """Models that clients of `serve auto` may name besides those served by name; reads files, no network.
+
+    `ModelManager` calls it with the name that a client sent.
+    """
 
     def __init__(self, allow_download: Sequence[str] = (), revision: str | None = None) -> None:
         """allow_download: patterns, as of file names, of hub models that may be downloaded. revision: of hub models."""
@@ -136,11 +139,11 @@ class OnDemand:
         self._revision = revision
 
     def __call__(self, name: str) -> ServedModel:
-        """The model of this name. Raises `UnknownModelError` for one that is not to be loaded.
+        """The model of this name. Raises `UnknownModelError` for a model that may not be loaded.
 
-        The name is never looked up as a path, so that no answer tells what files there are. A model in the hub's cache
-        is loaded from there, so that nothing of it is downloaded. Any other name, and every name with a key that may
-        not load models, gets one and the same error.
+        The name is never looked up as a path, so that answers do not reveal which files exist. A model in the hub's
+        cache is loaded from there without downloads. All other names, and all names with a key that may not load
+        models, get the same error.
         """
         from lmtool.inference.engine.model_slot import ServedModel
 

@@ -1,4 +1,4 @@
-"""A server without its console: open the port, load the model, serve, drain, close."""
+"""A server without its console: opens the port, loads the models, serves, drains, closes."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _SPAN_SECONDS = 5.0
 
 
 class Service:
-    """The models of one process behind any number of protocols; belongs to one event loop.
+    """The models of one process, served over any number of protocols; belongs to one event loop.
 
-    Call `listen` or `talk`, wait for `ready`; later `drain` (or not), then `close`.
+    Call `listen` or `talk` and await `ready`; later optionally `drain`, then `close`.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Service:
         tracer: Tracer | None = None,
         log_refused: Callable[[RefusalLog], None] = lambda _: None,
     ) -> None:
-        """Plug everything together; nothing is loaded or opened yet.
+        """Connect all parts; nothing is loaded or opened yet.
 
-        log: called with each request that ended, of protocols with connections. log_http: called with each HTTP
-        request that was answered. tap: shown all traffic, such as to record it. tracer: begins spans, and is closed
-        with this. log_refused: called with requests that the door refuses, see `Refusals`.
+        log: called with each finished request of protocols with connections. log_http: called with each answered HTTP
+        request. tap: called with all traffic, such as to record it. tracer: starts spans; closed with the service.
+        log_refused: called with rejected requests, see `Refusals`.
         """
         self._config = config
         self._log = log
@@ -88,17 +88,17 @@ class Service:
         self._wire: TextIO | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.faces: Sequence[Face] = ()
-        """The protocols in use, from `listen` or `talk` on."""
+        """Protocols in use after `listen` or `talk`."""
         self.health = Health(model=None if config.balances else config.models.main)
         self.loaded: Sequence[ModelInfo] = ()
-        """The models of this process that were loaded at the start."""
+        """Models of this process that were loaded at the start."""
         self._failed = asyncio.Event()
         self.failure: Exception | None = None
-        """Why a model is lost, and this server with it; None as long as none is."""
+        """Error by which a model, and with it the server, was lost; None while all are usable."""
 
     @property
     def model(self) -> TokenModel:
-        """The models and pools, for callers in this process."""
+        """Models and pools, for callers in this process."""
         return self._served
 
     @property
@@ -109,9 +109,9 @@ class Service:
 
     @property
     def reloads(self) -> Mapping[str, Callable[[], Reloaded]]:
-        """What is read again at SIGHUP, each on its own, by what a fault leaves as it is.
+        """Functions that reload a file at SIGHUP, by the sentence to log when one fails.
 
-        Raises `FileError` for a file with faults, which changes nothing.
+        They raise `FileError` for an invalid file, and then change nothing.
         """
         config = self._config
         found: dict[str, Callable[[], Reloaded]] = {}
@@ -134,11 +134,11 @@ class Service:
 
     @property
     def streams(self) -> int:
-        """Streams of clients that have not ended, and HTTP requests that are being answered."""
+        """Number of unfinished streams and HTTP requests of clients."""
         return sum(face.running for face in self.faces)
 
     def listen(self, sockets: list[socket.socket]) -> None:
-        """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
+        """Serve on bound, listening sockets from now on; requests wait while the model loads."""
         self._loop, config = asyncio.get_running_loop(), self._config
         self.faces = faces(self._served, config, self.health, self._ended, self._tap, self._telemetry)
         write, note = refused_of(config), self._refusals.note
@@ -148,7 +148,7 @@ class Service:
         self._tasks.append(asyncio.create_task(self._http_server.serve(sockets)))
 
     async def listen_grpc(self, host: str, port: int) -> int:
-        """Answer Evergreen over gRPC there too, 0 for a free port; the port. After `listen`. Raises `ResourceError`."""
+        """Serve Evergreen over gRPC; returns the port, chosen if 0. Call after `listen`. Raises `ResourceError`."""
         from lmtool.protocol.evergreen.grpc_server import GrpcServer
         from lmtool.protocol.evergreen.server import EvergreenServer
 
@@ -159,16 +159,16 @@ class Service:
         return await self._grpc_server.start(host, port, pair)
 
     def talk(self) -> None:
-        """Answer on this process's stdin and stdout, which nothing else may use from now on."""
+        """Serve on this process's stdin and stdout, which nothing else may use from now on."""
         self._loop = asyncio.get_running_loop()
         server = lmtp_server(self._served, self._config, self._ended, self._tap)
         self.faces = [server]
         self._tasks.append(asyncio.create_task(self._talk(server)))
 
     async def ready(self, on_progress: Callable[[LoadProgress], None]) -> ModelInfo | None:
-        """Load the models of the start; return the description of the first, None where they are loaded on demand.
+        """Load the initial models; return the description of the first, or None if models are loaded on demand.
 
-        on_progress: called in the event loop. Raises the error of the load where no model could be loaded.
+        on_progress: called in the event loop. Raises the load error if no model could be loaded.
         """
         self._loop = asyncio.get_running_loop()
         if self._pools is not None:
@@ -194,7 +194,7 @@ class Service:
         return info
 
     async def _ready_workers(self, workers: Balancer, on_progress: Callable[[LoadProgress], None]) -> ModelInfo | None:
-        """The description of the workers' only or first model; None where there is no such one."""
+        """Description of the workers' only or first model; None without a model."""
         unsubscribe = workers.subscribe(self.health.model, on_progress)
         try:
             if self.health.model is None:
@@ -204,9 +204,9 @@ class Service:
             unsubscribe()
 
     def _lose(self, failure: Exception) -> None:
-        """Take note, from any thread, that a model is lost, and this server with it."""
+        """Record, from any thread, that a model and with it the server was lost."""
         assert self._loop is not None, "a model is loaded by a service that is in use"
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is served any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
             self._loop.call_soon_threadsafe(self._fail, failure)
 
     def _fail(self, failure: Exception) -> None:
@@ -215,9 +215,9 @@ class Service:
         self._failed.set()
 
     async def ended(self) -> None:
-        """Return when a transport ended by itself, such as a closed stdin.
+        """Return when a transport ends by itself, such as a closed stdin.
 
-        Raises its exception, and once a model is lost the reason, such as `DeviceLostError`.
+        Raises the transport's exception, or the reason a model was lost, such as `DeviceLostError`.
         """
         failed = asyncio.create_task(self._failed.wait())
         try:
@@ -231,14 +231,14 @@ class Service:
                 task.result()
 
     async def drain(self, seconds: float) -> bool:
-        """Take no new work, let running streams end, close every connection; whether all ended within `seconds`."""
+        """Refuse new work, let running streams finish, close all connections; True if all finished within `seconds`."""
         if self.failure is None:
             self.health.state = "draining"
         return all(await asyncio.gather(*(face.drain(seconds) for face in self.faces)))
 
     async def close(self) -> None:
-        """Close everything; streams still running end with an error. Waits for a load under way, which cannot stop."""
-        await self.drain(0)  # says why to streams that still run; uvicorn would cut them off
+        """Close everything; running streams end with an error. Waits for a running load, which cannot be stopped."""
+        await self.drain(0)  # ends running streams with a reason; uvicorn would cut them off
         if self._grpc_server is not None:
             await self._grpc_server.stop()
         if self._http_server is not None:
@@ -296,7 +296,7 @@ class Service:
 
 
 async def _close_tracer(tracer: Tracer) -> None:
-    """Send the last spans, in a limited time: a collector that does not answer keeps no server from ending."""
+    """Send the last spans within a time limit, so that an unresponsive collector does not block the exit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_SPAN_SECONDS):
             await asyncio.to_thread(tracer.close)
@@ -313,7 +313,7 @@ def _reload_certificate(certificate: Certificate) -> Reloaded:
 
 
 def _wire() -> TextIO:
-    """Reserve stdout for the protocol: prints of any library go to stderr from now on."""
+    """Reserve stdout for the protocol; from now on library prints go to stderr."""
     wire = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     sys.stdout.flush()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -323,10 +323,10 @@ def _wire() -> TextIO:
 async def load_together(
     models: ModelManager, names: Sequence[str], on_progress: Callable[[LoadProgress], None]
 ) -> list[ModelInfo]:
-    """Load as many of these models as fit; the descriptions of those that could be loaded, in their order.
+    """Load as many of these models as fit; return the descriptions of the loaded ones, in order.
 
-    One that cannot is logged: its requests get the error, and try again after a pause. Raises the first error where
-    none can.
+    A failure is logged; requests for that model get the error, and retry the load after a pause. Raises the first error
+    if no model can be loaded.
     """
     begun = models.preload(names)
     joint = JointProgress(begun, on_progress)
@@ -345,14 +345,14 @@ async def load_together(
 
 
 class JointProgress:
-    """The loads of several models as one: it is over when the last of them is, and failed where all have."""
+    """Progress of several loads as one: finished when the last one is, failed if all fail."""
 
     def __init__(self, names: Sequence[str], listener: Callable[[LoadProgress], None]) -> None:
         self._loads = {name: LoadProgress(name, "waiting") for name in names}
         self._listener = listener
 
     def update(self, progress: LoadProgress) -> None:
-        """Take the progress of one of them."""
+        """Update the progress of one model."""
         self._loads[progress.model] = progress
         self._listener(progress if len(self._loads) == 1 else self._joint(progress))
 

@@ -68,7 +68,7 @@ def test_a_socket_is_no_port() -> None:
     """Both are refused where both were typed; a socket is never public, whatever the settings name as host."""
     with pytest.raises(UsageError, match="--unix and --port contradict each other"):
         ListenConfig(unix="s").check({"port", "unix"})
-    with pytest.raises(UsageError, match="names no path"):
+    with pytest.raises(UsageError, match="needs a path"):
         ListenConfig(unix="").check({"unix"})
     ListenConfig(unix="s").check({"unix"})
     ListenConfig(port=1).check({"port"})
