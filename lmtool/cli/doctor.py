@@ -80,7 +80,7 @@ def _unicode() -> bool:
 
 
 def quick_checks(common: ClientCommon) -> Iterator[Finding]:
-    """The checks that need neither the network nor torch."""
+    """Checks without network and torch."""
     from lmtool.cli.settings import load
     from lmtool.serving.composition import INSTALL_SERVE, SERVE_PACKAGES
 
@@ -102,7 +102,7 @@ def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: st
     missing = [p for p in packages if not is_installed(p)]
     if missing:
         return Finding(verdict, name, f"not installed: {', '.join(missing)}", advice)
-    names = [p.rpartition(".")[2] for p in packages]  # google.protobuf is of the distribution protobuf
+    names = [p.rpartition(".")[2] for p in packages]  # google.protobuf belongs to the distribution protobuf
     return Finding("ok", name, ", ".join(f"{p} {importlib.metadata.version(p)}" for p in names))
 
 
@@ -160,7 +160,7 @@ async def _endpoint(common: ClientCommon) -> Finding:
     except AccessDeniedError as denied:
         return Finding("note", "endpoint", denied.message, "; ".join(denied.hints))
     except (LmtoolError, TimeoutError) as error:
-        reason = getattr(error, "message", "it does not answer within 3 s")
+        reason = getattr(error, "message", "no answer within 3 s")
         return Finding(
             "note", "endpoint", f"{common.url} does not answer MODEL_INFO: {reason}", "serve with another --port"
         )
@@ -168,7 +168,7 @@ async def _endpoint(common: ClientCommon) -> Finding:
 
 
 def _devices() -> Iterator[Finding]:
-    """Torch's devices; importing it is the slowest check, so it comes last."""
+    """Devices of torch; the slowest check, because it imports torch, so it runs last."""
     if importlib.util.find_spec("torch") is None:
         return
     try:

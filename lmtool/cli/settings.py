@@ -39,18 +39,18 @@ class Settings:
         return {path[-1]: str(setting.value) for path, setting in self.values.items() if path[:-1] == KEYS}
 
     def find(self, command: tuple[str, ...], option: str) -> Setting | None:
-        """The setting of a command's option, or None."""
+        """Setting of a command's option, or None."""
         return self.values.get((*command, option)) or self.values.get((option,))
 
     def origin(self, command: tuple[str, ...], option: str) -> Path | None:
-        """The file with that setting, or None."""
+        """File with the setting of a command's option, or None."""
         setting = self.find(command, option)
         return None if setting is None else setting.origin
 
     def default_map(self, options: Mapping[tuple[str, ...], Mapping[str, str]]) -> dict[str, Any]:
         """Nested defaults as click reads them. options: for each command path, option names to parameter names.
 
-        Raises `FileError` for a name that no command has.
+        Raises `FileError` for an unknown option.
         """
         for path, setting in self.values.items():
             self._check(path, setting, options)
@@ -95,7 +95,7 @@ def load(explicit: str | None = None) -> Settings:
 
 
 def project_file(start: Path) -> Path | None:
-    """The nearest `lmtool.toml` in `start` or a folder above it, or None."""
+    """The nearest `lmtool.toml` in `start` or its parents, or None."""
     return next((d / FILE_NAME for d in (start, *start.parents) if (d / FILE_NAME).is_file()), None)
 
 

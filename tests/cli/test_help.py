@@ -1,4 +1,4 @@
-"""The help of every command, as somebody reads it who has never seen the program."""
+"""The tree of commands, and the help of each."""
 
 from __future__ import annotations
 
@@ -104,3 +104,21 @@ def test_a_colour_that_is_wrong_is_an_error_too() -> None:
     """An option before the command's name is checked alike."""
     assert runner.invoke(build(), ["--color", "pink", "docs"]).stderr.startswith("error: ")
     assert isinstance(typer.main.get_command(build()), typer.core.TyperGroup)
+
+
+COMMANDS = [command for entry in TREE for command in ((entry,) if isinstance(entry, Command) else entry.commands)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{c.module}.{c.name}")
+def test_summary_fits_a_line(command: Command) -> None:
+    """The list of commands is readable at 80 columns: no sentence is cut."""
+    assert len(command.summary) <= 64
+    assert command.summary.endswith(".")
+
+
+def test_names_are_unique() -> None:
+    """A word means one thing."""
+    names = [entry.name for entry in TREE]
+    assert len(names) == len(set(names))
+    assert all(find(name) for name in names)
+    assert find("nothing") is None
