@@ -48,7 +48,7 @@ def test_heat_or_markdown() -> None:
     assert _text_style("rank", markdown=False, typed=frozenset()) == ("rank", False)
     assert _text_style("rank", markdown=True, typed=frozenset({"markdown"})) == (None, True)
     assert _text_style("rank", markdown=True, typed=frozenset({"heat"})) == ("rank", False)
-    with pytest.raises(UsageError, match="two ways"):
+    with pytest.raises(UsageError, match="both style"):
         _text_style("rank", markdown=True, typed=frozenset({"heat", "markdown"}))
 
 

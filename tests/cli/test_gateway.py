@@ -72,10 +72,10 @@ def test_a_file_with_faults_stops_the_start(tmp_path: Path) -> None:
 def test_help_says_what_the_endpoint_is_here() -> None:
     """No server to talk to, as for other commands: the one behind local members."""
     help_of_gateway, help_of_pools = (" ".join(run(name, "--help").stdout.split()) for name in ("gateway", "pools"))
-    assert "Server whose model the local members of pools are" in help_of_gateway
-    assert "API key that clients must send, and that the server at -e gets" in help_of_gateway
-    assert "Server to talk to" in help_of_pools
-    assert "Server to talk to" not in help_of_gateway
+    assert "Server whose model the local members of pools use" in help_of_gateway
+    assert "API key that clients must send, also sent to the server at -e" in help_of_gateway
+    assert "Server to connect to" in help_of_pools
+    assert "Server to connect to" not in help_of_gateway
 
 
 STARTED = r"""

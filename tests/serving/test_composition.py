@@ -125,9 +125,9 @@ def test_several_models() -> None:
 @pytest.mark.parametrize(
     ("models", "message"),
     [
-        (ModelsConfig("auto", extra_models=("org/model",)), "auto serves whatever clients name"),
-        (ModelsConfig("org/model", extra_models=("auto",)), "auto serves whatever clients name"),
-        (ModelsConfig("a", ("name",), extra_models=("b",)), "--served-model-name names one model, and 2"),
+        (ModelsConfig("auto", extra_models=("org/model",)), "auto serves any model that clients name"),
+        (ModelsConfig("org/model", extra_models=("auto",)), "auto serves any model that clients name"),
+        (ModelsConfig("a", ("name",), extra_models=("b",)), "--served-model-name names one model, but 2"),
     ],
 )
 def test_several_models_that_contradict_an_option(models: ModelsConfig, message: str) -> None:
