@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,7 @@ from lmtool.inference.tiny.path import source_of
 from lmtool.net.access.names import is_loopback
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.protocol.lmtp.config import ServerConfig
-from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
+from lmtool.serving.model_names import AUTO, parse_bytes, served, weight_bytes, with_aliases, with_pins
 from lmtool.settings.option import option
 
 if TYPE_CHECKING:
@@ -33,23 +32,6 @@ MODELS = "Models"
 CONNECTIONS = "Connections"
 ENGINE = "Engine"
 OUTPUT = "Output"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_MAX_SIZE = 1 << 60
-
-
-def parse_bytes(text: str, option: str) -> int:
-    """The number of bytes: `kB`, `MB`, `GB`, `TB` are powers of 1000, `KiB`, `MiB`, `GiB`, `TiB` of 1024.
-
-    option: named in the `UsageError` for anything else or less than one byte.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is not None:
-        base = 1024 if match[3] else 1000
-        size = int(float(match[1]) * base ** _POWERS[(match[2] or "").lower()]) if len(match[1]) <= 20 else 0
-        if 1 <= size <= _MAX_SIZE:
-            return size
-    raise UsageError(f"{option} is {text!r:.60}; expected a size in bytes", "such as 4GB, 512MiB or 1000000000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +235,7 @@ class ModelsConfig:
 class ListenConfig:
     """Address of a server."""
 
-    host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0 for all.", CONNECTIONS, metavar="NAME")
-    """Name or address of this machine's interface; `0.0.0.0` and `::` mean every interface."""
+    host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0 or :: for all.", CONNECTIONS, metavar="NAME")
     port: int = option(
         8080, "Port to listen on; 0 picks a free one.", CONNECTIONS, metavar="N", short="-p", minimum=0, maximum=65535
     )
@@ -396,7 +377,6 @@ class LifeConfig:
     drain_limit: float = option(
         3600.0, "Longest wait for running streams at shutdown.", CONNECTIONS, metavar="SECONDS", minimum=0
     )
-    """After the first Ctrl-C."""
     ready_file: str | None = option(
         None, "Write the URL to this file once requests are answered.", OUTPUT, metavar="PATH"
     )

@@ -1,7 +1,8 @@
-"""Model names: the source of a name, the names that clients may use, and models loaded on demand."""
+"""Model names: the source of a name, the names that clients may use, models loaded on demand; sizes in bytes."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,6 +25,9 @@ GGUF = ".gguf"
 """Suffix of llama.cpp's files; a tokenizer.json next to one takes precedence over its own tokenizer."""
 SMALL_BYTES = 32_000_000
 """Size of the weights on disk below which one CPU thread is faster than several."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_MAX_SIZE = 1 << 60
 
 
 def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
@@ -159,3 +163,17 @@ class OnDemand:
             "models are served by the names that /v1/models lists; the operator adds others with --allow-model, "
             "--allow-download PATTERN, or  admin = true  of a key",
         )
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """The number of bytes: `kB`, `MB`, `GB`, `TB` are powers of 1000, `KiB`, `MiB`, `GiB`, `TiB` of 1024.
+
+    option: named in the `UsageError` for anything else or less than one byte.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is not None:
+        base = 1024 if match[3] else 1000
+        size = int(float(match[1]) * base ** _POWERS[(match[2] or "").lower()]) if len(match[1]) <= 20 else 0
+        if 1 <= size <= _MAX_SIZE:
+            return size
+    raise UsageError(f"{option} is {text!r:.60}; expected a size in bytes", "such as 4GB, 512MiB or 1000000000")

@@ -10,7 +10,8 @@ from lmtool.core.errors import UsageError
 from lmtool.net.access.names import machine_names
 from lmtool.net.access.policy import find_refusal
 from lmtool.serving.access_config import AccessConfig
-from lmtool.serving.config import ListenConfig, parse_bytes
+from lmtool.serving.config import ListenConfig
+from lmtool.serving.model_names import parse_bytes
 
 HERE = ListenConfig()
 EVERYWHERE = ListenConfig("0.0.0.0")
