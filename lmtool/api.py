@@ -333,7 +333,7 @@ async def serve(
     """
     from lmtool.inference.engine.config import EngineConfig
     from lmtool.protocol.lmtp.config import ServerConfig
-    from lmtool.serving.access_config import AccessConfig
+    from lmtool.serving.access_config import AccessConfig, PortOptions
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
     from lmtool.serving.listening import bind, url
@@ -350,8 +350,8 @@ async def serve(
     listen = ListenConfig(host, port, unix)
     keys = None if api_keys is None else str(api_keys)
     access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth, keys, tuple(trusted_proxy))
-    policy = access.policy(listen, api_key)
-    service = Service(ServiceConfig(models, EngineConfig(**engine), server=wire, access=policy, api_keys=keys))
+    config = ServiceConfig(models, EngineConfig(**engine))
+    service = Service(PortOptions(access, server=wire).applied(config, listen, api_key))
     service.listen(sockets := bind(listen))
     try:
         yield Server(url(listen, sockets), await service.ready(on_progress or _ignore), service)

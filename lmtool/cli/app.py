@@ -6,39 +6,54 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 import typer
-from typer.core import TyperArgument, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from lmtool import __version__
 from lmtool.cli.commands import TREE, Command, Group, find
-from lmtool.cli.common_options import ClientCommon, Common
-from lmtool.cli.help import HelpfulCommand, HelpfulGroup, printing_errors
+from lmtool.cli.common_options import ClientCommon, Common, RootOptions
+from lmtool.cli.error_report import command_line_errors, reporting
+from lmtool.cli.help import HELP, command_help, group_help, program_help
 from lmtool.cli.options import SETTINGS, config_parameters, option_name, origin, set_parameters, with_common
-from lmtool.settings.option import option
 
-HELP = "Load a language model once, in a long-lived process; stream its tokens to everything else."
-EXAMPLES = (
-    'lmtool chat "Tell me a story about a fox."   an answer, now: no server is needed',
-    "lmtool serve                                 keep the model loaded, for every other program",
-    "lmtool inspect                               watch tokens, probabilities and time",
-)
-EPILOG = (
-    "Each command has its own:  lmtool COMMAND --help.  The manual:  lmtool docs.\n\n"
-    "Options may also be set in the environment, --max-tokens as LMTOOL_MAX_TOKENS, or in a file:  lmtool config show"
-)
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
-class LazyGroup(HelpfulGroup):
-    """Builds a command only when it is called; the list of commands needs their summaries only.
+class _LeafCommand(TyperCommand):
+    """A command with our help."""
 
-    Importing and building all of them takes longer than the rest of `lmtool --help`.
+    examples: Sequence[str] = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(command_help(ctx, self.examples))
+
+
+class _CommandGroup(TyperGroup):
+    """A group of commands with our help."""
+
+    entry: Group
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(group_help(ctx.command_path, self.entry))
+
+
+class Program(TyperGroup):
+    """The program; builds a command when it is called and lists the others by their summaries.
+
+    Importing and building all commands takes longer than everything else that `lmtool COMMAND --help` does.
     """
 
-    examples = EXAMPLES
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        for entry in TREE:
+            placeholder = TyperCommand(entry.name, help=entry.summary, hidden=entry.hidden)
+            self.commands[entry.name] = placeholder
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click calls it
+        """Write the program's help."""
+        formatter.write(program_help())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Build the command that `args` names in place of its placeholder, then resolve it."""
@@ -58,13 +73,13 @@ class LazyGroup(HelpfulGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the program; errors of the command line are written like all others."""
+        """Run the program; errors of the command line are printed like all others."""
         words = (args, prog_name, complete_var, False, windows_expand_args)
         run = functools.partial(super().main, *words, **extra)
-        return printing_errors(run) if standalone_mode else run()
+        return command_line_errors(run) if standalone_mode else run()
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error about a value that was not typed names the file or variable it comes from."""
+        """Run the command; an error about a value that was not typed names the file or variable that set it."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as bad:
@@ -77,28 +92,24 @@ def build() -> typer.Typer:
     """The application."""
     app = typer.Typer(
         name="lmtool",
-        cls=LazyGroup,
+        cls=Program,
         help=HELP,
-        epilog=EPILOG,
         context_settings=CONTEXT,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(root)
-    for entry in TREE:
-        hidden = isinstance(entry, Command) and entry.hidden
-        app.command(entry.name, help=entry.summary, rich_help_panel=entry.panel, hidden=hidden)(_placeholder)
     return app
 
 
 def build_entry(entry: Command | Group) -> Any:
     """The click command of one entry of the tree."""
-    app = typer.Typer(cls=HelpfulGroup, context_settings=CONTEXT, rich_markup_mode=None, add_completion=False)
+    app = typer.Typer(cls=_CommandGroup, context_settings=CONTEXT, rich_markup_mode=None, add_completion=False)
     commands = entry.commands if isinstance(entry, Group) else (entry,)
     for command in commands:
         adding = app.command(
             command.name,
-            cls=HelpfulCommand,
+            cls=_LeafCommand,
             short_help=command.summary,
             context_settings=CONTEXT,
             hidden=command.hidden,
@@ -108,10 +119,9 @@ def build_entry(entry: Command | Group) -> Any:
         built: Any = typer.main.get_command(app)
         built.examples = entry.examples
         return built
-    app.callback(help=entry.summary, invoke_without_command=True)(_help_alone)
+    app.callback(help=entry.summary, invoke_without_command=True)(_print_group_help)
     group: Any = typer.main.get_group(app)
-    group.name = entry.name
-    group.examples = [example for command in commands[:3] for example in command.examples[:1]]
+    group.name, group.entry = entry.name, entry
     for command in commands:
         group.commands[command.name].examples = command.examples
     return group
@@ -128,7 +138,6 @@ def build_whole(program: Any = None) -> Any:
 
 def _without_vllm_flags(words: list[str], command: Any) -> list[str]:
     """The words with options of `vllm serve` replaced by those of `lmtool serve`. command: the latter's."""
-    from lmtool.cli.error_report import reporting
     from lmtool.cli.vllm_flags import translate
 
     options = [one for one in command.params if one.param_type_name == "option"]
@@ -137,22 +146,11 @@ def _without_vllm_flags(words: list[str], command: Any) -> list[str]:
         return translate(words, {"--help": False, **own})
 
 
-def _placeholder():  # type: ignore[no-untyped-def] # noqa: ANN202 - typer would evaluate an annotation for each command
-    """Placeholder of a command that is not built."""
-
-
-def _help_alone(ctx: typer.Context) -> None:
+def _print_group_help(ctx: typer.Context) -> None:
     """Print the help of a group that is called without a command."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _RootOptions(ClientCommon):
-    """What may stand before the command's name."""
-
-    version: bool = option(False, "Print the version and exit.", short="-V")
 
 
 def root(**values: Any) -> None:
@@ -162,27 +160,22 @@ def root(**values: Any) -> None:
         typer.echo(f"lmtool {__version__}")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        program: Any = ctx.command
-        typer.echo(program.brief_help(ctx), nl=False)
+        typer.echo(program_help(options=False), nl=False)
         raise typer.Exit
     ctx.obj = ClientCommon(**values)
-    ctx.default_map = _defaults(ctx, ctx.obj.settings or _settings_after_command(sys.argv))
-
-
-set_parameters(root, config_parameters(_RootOptions))
-
-
-def _defaults(ctx: typer.Context, explicit: str | None) -> dict[str, Any]:
-    from lmtool.cli.error_report import reporting
     from lmtool.cli.settings import load
 
     with reporting(ctx.obj):
-        settings = ctx.meta[SETTINGS] = load(explicit or os.environ.get("LMTOOL_SETTINGS"))
-        return settings.default_map(option_names(build_whole(ctx.command))) if settings.values else {}
+        file = ctx.obj.settings or _settings_after_command(sys.argv) or os.environ.get("LMTOOL_SETTINGS")
+        settings = ctx.meta[SETTINGS] = load(file)
+        ctx.default_map = settings.default_map(option_names(build_whole(ctx.command))) if settings.values else {}
+
+
+set_parameters(root, config_parameters(RootOptions))
 
 
 def _settings_after_command(words: list[str]) -> str | None:
-    """The value of `--settings` behind the command's name: it is needed before the command's options are parsed."""
+    """The value of `--settings` after the command's name; it is needed before the command's options are parsed."""
     for i, word in enumerate(words):
         if word == "--":
             break
@@ -205,17 +198,14 @@ def option_names(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ..
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class PlainConverter:
-    """Converts the values of one parameter, in place of typer's converter."""
+class _PlainConverter:
+    """Converts the values of parameters of one type in place of typer's converter, which needs pydantic."""
 
-    convert: Callable[[Any], Any]
-    """From a word to the value; raises `ValueError` with the expected kind."""
-    minimum: float | None
-    maximum: float | None
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The converted value, or their list for a repeatable parameter."""
+        """The converted value, or a list of them for a repeatable parameter. Raises `BadParameter`."""
         if param.multiple or param.nargs == -1:
             values = value if isinstance(value, list | tuple) else [] if value is None else [value]
             return [self._one(v, param, ctx) for v in values]
@@ -223,18 +213,19 @@ class PlainConverter:
 
     def _one(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            converted = self.convert(value)
+            converted = convert(self._kind, value)
         except ValueError as error:
             raise typer.BadParameter(f"{value!r} is not {error}.", ctx=ctx, param=param) from None
-        if self.minimum is not None and converted < self.minimum:
-            raise typer.BadParameter(f"{value} is less than {self.minimum}.", ctx=ctx, param=param)
-        if self.maximum is not None and converted > self.maximum:
-            raise typer.BadParameter(f"{value} is more than {self.maximum}.", ctx=ctx, param=param)
+        least, most = getattr(param, "min", None), getattr(param, "max", None)
+        if least is not None and converted < least:
+            raise typer.BadParameter(f"{value} is less than {least}.", ctx=ctx, param=param)
+        if most is not None and converted > most:
+            raise typer.BadParameter(f"{value} is more than {most}.", ctx=ctx, param=param)
         return converted
 
 
 def convert_without_pydantic() -> None:
-    """Convert parameters of plain types with `PlainConverter` from now on, the others as typer does.
+    """Convert parameters of plain types with `_PlainConverter` from now on, the others as typer does.
 
     typer converts through pydantic, whose import is most of a short command's start-up: 150 of 270 ms of CPU for
     `lmtool chat` when this was written (typer 0.29.2). It has no public way to choose the converter, so its parameter
@@ -247,60 +238,41 @@ def convert_without_pydantic() -> None:
 
 
 def _runtime_param(param: Any, original: Callable[[Any], Any]) -> Any:
-    convert = converter(param.type_descriptor.annotation)
-    if convert is None:
-        return original(param)
-    return PlainConverter(convert, getattr(param, "min", None), getattr(param, "max", None))
+    kind = param.type_descriptor.annotation
+    return _PlainConverter(kind) if is_plain(kind) else original(param)
 
 
-def converter(annotation: Any) -> Callable[[Any], Any] | None:
-    """The conversion for an annotation; None for a type that is left to typer."""
-    if get_origin(annotation) is list:
-        return converter(get_args(annotation)[0])
-    if get_origin(annotation) is Literal:
-        return _choice(get_args(annotation))
-    plain: dict[Any, Callable[[Any], Any]] = {str: _text, int: _integer, float: _number, bool: _truth}
-    return plain.get(annotation)
+def is_plain(kind: Any) -> bool:
+    """Whether `convert` knows a type; other types are left to typer."""
+    return (
+        kind in _EXPECTED or get_origin(kind) is Literal or (get_origin(kind) is list and is_plain(get_args(kind)[0]))
+    )
 
 
-def _text(value: Any) -> str:  # settings files have numbers, lists and tables, not only words
-    if not isinstance(value, str):
-        raise ValueError("a text")  # noqa: TRY004 - what was expected is said in one way
-    return value
+_EXPECTED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+_TRUTH = {
+    **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True),
+    **dict.fromkeys(("0", "false", "f", "no", "n", "off"), False),
+}
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, str | int) and not isinstance(value, bool):
+def convert(kind: Any, value: Any) -> Any:
+    """A word, or a value of a settings file, as this type. Raises `ValueError` with the expected kind of value."""
+    if get_origin(kind) is list:
+        return convert(get_args(kind)[0], value)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"one of {', '.join(map(str, get_args(kind)))}")
+        return value
+    expected = _EXPECTED[kind]
+    if kind is bool and (word := str(value).strip().lower()) in _TRUTH:
+        return _TRUTH[word]
+    if kind is str and isinstance(value, str):
+        return value
+    if kind in {int, float} and isinstance(value, str | int | kind) and not isinstance(value, bool):
         with contextlib.suppress(ValueError):
-            return int(value)
-    raise ValueError("a whole number")
-
-
-def _number(value: Any) -> float:
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise ValueError("a number")  # noqa: TRY004 - as above
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError("a number") from None
-    if not math.isfinite(number):
-        raise ValueError("a finite number")
-    return number
-
-
-def _truth(value: Any) -> bool:
-    word = str(value).strip().lower()
-    if word in {"1", "true", "t", "yes", "y", "on"}:
-        return True
-    if word in {"0", "false", "f", "no", "n", "off"}:
-        return False
-    raise ValueError("true or false")
-
-
-def _choice(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
-    def choose(value: Any) -> Any:
-        if value in choices:
-            return value
-        raise ValueError(f"one of {', '.join(map(str, choices))}")
-
-    return choose
+            converted = kind(value)
+            if math.isfinite(converted):
+                return converted
+            expected = "a finite number"
+    raise ValueError(expected)

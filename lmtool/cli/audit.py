@@ -1,4 +1,4 @@
-"""`lmtool audit`: whether a server's logprobs are true."""
+"""`lmtool audit`: checks that a server's logprobs are correct."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lmtool.measure.audit.auditing import AuditReport
 
 REPORTS = "Reports"
-STRICTNESS = "How strictly"
+STRICTNESS = "Strictness"
 
 
 async def audit(
@@ -29,35 +29,35 @@ async def audit(
         ),
     ] = None,
     *,
-    model: str | None = option(None, "Which served model.", short="-m", metavar="NAME"),
+    model: str | None = option(None, "Audit this served model.", short="-m", metavar="NAME"),
     prompt: tuple[str, ...] = option(
-        (), "Ask with this text; up to three, the last may repeat itself.", metavar="TEXT"
+        (), "Use this prompt; up to three, the last one may be repetitive.", metavar="TEXT"
     ),
-    only: tuple[str, ...] = option((), "Make this check alone; repeatable.", metavar="CHECK"),
+    only: tuple[str, ...] = option((), "Run only this check; repeatable.", metavar="CHECK"),
     claim: Literal["raw", "processed"] | None = option(
-        None, "What logprobs must be of; else any that is one thing throughout.", STRICTNESS
+        None, "Kind of logprobs required; by default either, used consistently.", STRICTNESS
     ),
     tolerance: float = option(
         0.1,
-        "Nats between two computations of one number; bfloat16 may need more.",
+        "Allowed difference of two computations, in nats; more for bfloat16.",
         STRICTNESS,
         metavar="NATS",
         minimum=0,
     ),
-    draws: int = option(40, "Answers drawn to compare frequencies.", STRICTNESS, metavar="N", minimum=4),
-    seconds: float = option(55.0, "Ask no more after this time.", STRICTNESS, metavar="S", minimum=1),
+    draws: int = option(40, "Number of answers sampled to compare frequencies.", STRICTNESS, metavar="N", minimum=4),
+    seconds: float = option(55.0, "Send no more requests after this time.", STRICTNESS, metavar="SECONDS", minimum=1),
     timeout_s: float = option(
-        30.0, "Longest wait for anything from the server.", STRICTNESS, flag="--timeout", metavar="S", minimum=0.1
+        30.0, "Longest wait for an answer.", STRICTNESS, flag="--timeout", metavar="SECONDS", minimum=0.1
     ),
     json: bool = option(False, "Print one JSON object.", REPORTS),
     junit: Path | None = option(None, "Write a JUnit file.", REPORTS, metavar="FILE"),
-    report: Path = option(Path("report"), "Where traces of breaches are kept.", REPORTS, metavar="FOLDER"),
-    trace: Path | None = option(None, "Keep all that was said as one trace.", REPORTS, metavar="FILE"),
+    report: Path = option(Path("report"), "Save traces of failures here.", REPORTS, metavar="FOLDER"),
+    trace: Path | None = option(None, "Save the whole conversation as one trace.", REPORTS, metavar="FILE"),
 ) -> None:
-    """Check over the wire alone that a server's logprobs are true; 1 if they are not.
+    """Check by requests alone that a server's logprobs are correct; exit with 1 if they are not.
 
-    Sums, raw or processed, what parameters do, prompts against answers, streams, crowds, seeds, counts, and whether
-    tokens come as often as their probabilities say. What a server does not offer is named.
+    Checks their sums, whether they are raw or processed, the effect of parameters, prompts against answers, streams,
+    concurrent requests, seeds, token counts, and token frequencies. Features that the server lacks are listed.
     """
     from lmtool.core.errors import UsageError
     from lmtool.measure.audit import card
@@ -69,38 +69,38 @@ async def audit(
     from lmtool.trace.writer import write_text
 
     if len(prompt) > 3:
-        raise UsageError(f"{len(prompt)} prompts; an audit asks with at most 3", "leave some out")
+        raise UsageError(f"{len(prompt)} prompts were given, but at most 3 are used", "omit some")
     for name in only:
         if name not in NAMES:
-            raise UsageError(f"there is no check {name!r}", f"the checks: {', '.join(NAMES)}")
+            raise UsageError(f"unknown check {name!r}", f"checks: {', '.join(NAMES)}")
     out = common.output()
     progress = PassingNote(out)
     config = AuditConfig(model, tuple(prompt), claim, tolerance, timeout_s, Pace(seconds, draws), tuple(only) or NAMES)
     try:
-        found = await run(url or common.address, common.api_key, config, progress.show)
+        audited = await run(url or common.address, common.api_key, config, progress.show)
     finally:
         progress.clear()
     if trace is not None:
-        card.save_whole(found, trace)
-    proofs = card.save_proofs(found, report)
+        card.save_whole(audited, trace)
+    proofs = card.save_proofs(audited, report)
     if junit is not None:
-        write_text(junit, card.junit(found, proofs))
+        write_text(junit, card.junit(audited, proofs))
     if json:
-        out.write(card.as_json(found, proofs))
+        out.write(card.as_json(audited, proofs))
     else:
         columns = shutil.get_terminal_size((100, 24)).columns
-        for text, style in card.lines(found, proofs, columns):
+        for text, style in card.lines(audited, proofs, columns):
             out.write_styled(text, style)
             out.line()
-    _finish(found)
+    _finish(audited)
 
 
-def _finish(found: AuditReport) -> None:
-    """End with status 1 for a breach, with an error where there was nothing to audit."""
+def _finish(report: AuditReport) -> None:
+    """Exit with status 1 for a failure; raise `ServerError` if there was nothing to audit."""
     from lmtool.core.errors import ServerError
 
-    if found.breaches:
+    if report.breaches:
         raise typer.Exit(1)
-    if not found.audited:
-        hints = [f"{wire.facts.name}: {wire.reason or wire.facts.no_logprobs}" for wire in found.wires]
-        raise ServerError(f"the server at {found.url} gives no logprobs that could be audited", *hints)
+    if not report.audited:
+        hints = [f"{wire.facts.name}: {wire.reason or wire.facts.no_logprobs}" for wire in report.wires]
+        raise ServerError(f"the server at {report.url} sends no logprobs to audit", *hints)

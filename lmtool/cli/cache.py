@@ -1,4 +1,4 @@
-"""`lmtool cache why`: what ends the beginnings that the prompts of a trace have in common."""
+"""`lmtool cache why`: explains which prompts of a trace missed the prefix cache."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lmtool.settings.option import option
 def why(
     common: Common,
     file: TraceFile,
-    as_json: bool = option(False, "One JSON object.", flag="--json"),
+    as_json: bool = option(False, "Print one JSON object.", flag="--json"),
 ) -> None:
-    """Print why prompts were computed again: what each has in common with an earlier one, and what differs first.
+    """Explain why prompts were computed again: the prefix shared with an earlier prompt, and the first difference.
 
-    In tokens where the trace has them, else in characters; beside it what the server says it had cached.
+    Counts tokens if the trace has them, else characters, and shows how much the server reports as cached.
     """
     import json
 

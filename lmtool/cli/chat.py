@@ -1,4 +1,4 @@
-"""`lmtool chat`: one prompt and its answer, or a conversation."""
+"""`lmtool chat`: one prompt and its answer, or a conversation; `lmtool history`: saved conversations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmtool.cli.common_options import ClientCommon
+from lmtool.cli.common_options import ClientCommon, Common
 from lmtool.core.errors import UsageError
 from lmtool.core.sampling_parameters import PARAMETER_HELP, PROMPT_MAX_TOKENS
 from lmtool.settings.option import option
@@ -26,14 +26,14 @@ STRUCTURED = "Structured output"
 CONVERSATION = "Conversation"
 TABLE_ALTERNATIVES = 5
 
-HEAT = option(None, f"Colour tokens by {', '.join(MODES)}; --heat alone: {MODES[0]}.", OUTPUT, metavar="[MODE]")
+HEAT = option(None, f"Colour tokens by {', '.join(MODES)}; without MODE: {MODES[0]}.", OUTPUT, metavar="[MODE]")
 MODEL = option(None, "Model to use; default: the only one served.", short="-m", metavar="NAME")
-TOKENIZER = option(None, "Tokenize here, for servers that accept token ids only.", metavar="NAME")
+TOKENIZER = option(None, "Tokenize here, for servers that accept only token ids.", metavar="NAME")
 TIMEOUT = option(None, "Give up after this time; default: never.", metavar="SECONDS", minimum=0)
 
 
 def sampling(name: str, note: str = "", **more: Any) -> Any:
-    """An option whose help is its parameter's sentence in the table."""
+    """A sampling option; its help is the parameter's sentence in `PARAMETER_HELP`, completed by `note`."""
     sentence = PARAMETER_HELP[name] if not note else f"{PARAMETER_HELP[name][:-1]}; {note}."
     return option(None, sentence, SAMPLING, **more)
 
@@ -43,7 +43,7 @@ def chat(
     prompt: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The prompt; name=value words at its end, such as max_tokens=5, set parameters; '-' is stdin. "
+            help="The prompt; name=value words at its end, such as max_tokens=5, set parameters; '-' reads stdin. "
             "Without a prompt, start a conversation.",
             show_default=False,
         ),
@@ -70,35 +70,37 @@ def chat(
     logits_processor: list[str] | None = option(
         None, "Apply an installed logits processor; repeatable.", STRUCTURED, metavar="NAME[=JSON]"
     ),
-    n_streams: int = option(1, "Send the prompt this many times at once; a seed counts up.", minimum=1, maximum=256),
+    n_streams: int = option(
+        1, "Send the prompt this many times concurrently, with consecutive seeds.", minimum=1, maximum=256
+    ),
     heat: HeatMode | None = HEAT,
-    markdown: bool = option(False, "Draw Markdown, on a terminal.", OUTPUT),
+    markdown: bool = option(False, "Render Markdown on a terminal.", OUTPUT),
     table: bool = option(False, "Show one row per token.", OUTPUT),
     stats: bool = option(False, "Show timings and perplexity on stderr.", OUTPUT),
-    echo: bool = option(False, "Show the prompt in front of the text.", OUTPUT),
-    no_stream: bool = option(False, "Show the answer when it is complete.", OUTPUT),
+    echo: bool = option(False, "Print the prompt before the text.", OUTPUT),
+    no_stream: bool = option(False, "Print the answer only when it is complete.", OUTPUT),
     json: bool = option(False, "Print one JSON object.", OUTPUT),
     jsonl: bool = option(False, "Print one JSON object per token.", OUTPUT),
-    raw: bool = option(False, "Print the server's frames as they are.", OUTPUT),
+    raw: bool = option(False, "Print the server's frames unchanged.", OUTPUT),
     dry_run: bool = option(False, "Print the frame that would be sent.", OUTPUT),
-    template: bool | None = option(None, "Apply the chat template; default: if the model has one."),
+    template: bool | None = option(None, "Apply the chat template; default: if there is one."),
     tokenizer: str | None = TOKENIZER,
     timeout: float | None = TIMEOUT,
-    retries: int = option(4, "Go on with a cut stream, from where it stood, this often in a row.", minimum=0),
+    retries: int = option(4, "Consecutive attempts to resume an interrupted stream.", minimum=0),
     token_timeout: float = option(
-        60.0, "Go on likewise with a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
+        60.0, "Reconnect and resume if no token arrives for this long.", metavar="SECONDS", minimum=0.1
     ),
     first_token_timeout: float = option(
         600.0,
-        "End a stream without a token, or a notice of load or queue, for this time.",
+        "End a stream without a token, or a load or queue notice, for this long.",
         metavar="SECONDS",
         minimum=0.1,
     ),
     record: str | None = option(None, "Record the frames as a trace.", metavar="FILE"),
-    resume_last: bool = option(False, "Go on with the last conversation.", CONVERSATION, flag="--continue", short="-c"),
-    no_history: bool = option(False, "Keep neither prompts nor a trace of the conversation.", CONVERSATION),
+    resume_last: bool = option(False, "Continue the last conversation.", CONVERSATION, flag="--continue", short="-c"),
+    no_history: bool = option(False, "Save neither prompts nor the conversation.", CONVERSATION),
     literal: bool = option(False, "Treat name=value words of the prompt as text."),
-    compat_space: bool = option(False, "End the prompt in one space, as LMQL's own client does."),
+    compat_space: bool = option(False, "Append a space to the prompt, as LMQL's client does."),
 ) -> Coroutine[Any, Any, None]:
     """Chat with a model: one answer, or, without a prompt, a conversation."""
     from lmtool.core.resuming import ResumeOptions
@@ -137,7 +139,7 @@ def chat(
     text = read_prompt(prompt or [], parsing, sys.stdin)
     if text is not None:
         if resume_last:
-            raise UsageError("--continue is for conversations, and there is a prompt", "type it there:  lmtool chat -c")
+            raise UsageError("--continue takes no prompt", "type it in the conversation:  lmtool chat -c")
         from lmtool.terminal.chat.answer import answer
 
         once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume)
@@ -161,11 +163,11 @@ def chat(
 
 
 def _text_style(heat: HeatMode | None, *, markdown: bool, typed: frozenset[str]) -> tuple[HeatMode | None, bool]:
-    """What styles the text: heat or Markdown; what was typed wins over settings. Raises `UsageError` for both."""
+    """Text style, heat or Markdown; typed options override settings. Raises `UsageError` for both."""
     if not heat or not markdown:
         return heat, markdown
     if {"heat", "markdown"} <= typed:
-        raise UsageError("--markdown and --heat are two ways to style the same text", "choose one")
+        raise UsageError("--markdown and --heat both style the text", "choose one")
     return (None, True) if "markdown" in typed else (heat, False)
 
 
@@ -176,9 +178,9 @@ async def _talk(
     *,
     only_describes: bool = False,
 ) -> None:
-    """Talk to the server; to a model in this process where a person has named none, and none runs.
+    """Chat with the server or, on a terminal without an explicit or running server, with a model in this process.
 
-    A script whose server is gone is told so: its output goes to no terminal. only_describes: nothing is generated.
+    A script gets an error instead. only_describes: nothing is generated.
     """
     endpoint, out = common.server(), common.output()
     if common.endpoint is not None or not out.terminal or only_describes:
@@ -192,6 +194,54 @@ async def _talk(
 
 def _check_conversation(display: OutputOptions, *, n_streams: int, dry_run: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("there is no prompt, and nothing on stdin", 'say something:  lmtool chat "Hello there"')
+        raise UsageError("no prompt, and nothing on stdin", 'for example:  lmtool chat "Hello there"')
     if display.form != "text" or n_streams > 1 or dry_run:
         raise UsageError("--table, --json, --jsonl, --raw, --dry-run and --n-streams need a prompt", "add one")
+
+
+def history(
+    common: Common,
+    *,
+    clear: bool = option(False, "Remove all saved conversations and typed prompts."),
+    json: bool = option(False, "Print one JSON object per conversation."),
+) -> None:
+    """List the saved conversations, newest first, or remove them all."""
+    import json as codec
+
+    from lmtool.terminal.chat.conversation_store import conversations_folder, kept_conversations
+
+    out = common.output()
+    if clear:
+        _clear(out)
+        return
+    kept = kept_conversations()
+    if json:
+        for one in kept:
+            facts = {"path": str(one.path), "modified": one.modified.isoformat(), "bytes": one.size}
+            out.line(codec.dumps({**facts, "model": one.model, "title": one.title}, ensure_ascii=False))
+        return
+    for number, one in enumerate(kept, 1):
+        out.line(f"{number:>3}  {one.modified:%Y-%m-%d %H:%M}  {_size(one.size):>8}  {one.model}  {one.title}")
+    if kept:
+        out.note(f"in {conversations_folder()}; continue the newest:  lmtool chat --continue")
+    else:
+        out.note("no conversation is kept yet; lmtool chat keeps each one")
+
+
+def _clear(out: Output) -> None:
+    from lmtool.core.errors import FileError
+    from lmtool.terminal.chat.conversation_store import conversation_files, prompts_file
+
+    removed = conversation_files()
+    for path in removed:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot remove {path}: {error.strerror}", "check its owner and permissions") from None
+    conversations = sum(path != prompts_file() for path in removed)
+    prompts = " and all typed prompts" if prompts_file() in removed else ""
+    out.line(f"removed {conversations} conversation{'s' * (conversations != 1)}{prompts}")
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{-(-size // 1024)} KiB"

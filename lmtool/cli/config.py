@@ -1,34 +1,34 @@
-"""`lmtool config`: the effective settings and their origins."""
+"""`lmtool config`: the effective settings and their sources."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from lmtool.cli.app import build_whole, convert, is_plain, option_names
 from lmtool.cli.common_options import Common
 from lmtool.cli.options import option_name
-
-if TYPE_CHECKING:
-    from lmtool.cli.settings import Settings
+from lmtool.cli.settings import Settings, load, user_file
+from lmtool.core.errors import UsageError
+from lmtool.net.access.outgoing import split_url
 
 
 def show(
     common: Common,
-    command: Annotated[str | None, typer.Argument(help="Only this command's options.", show_default=False)] = None,
+    command: Annotated[
+        str | None, typer.Argument(help="Print this command's options only.", show_default=False)
+    ] = None,
 ) -> None:
-    """Print settings as TOML: what is set with its origin, environment or file; defaults as comments."""
-    from lmtool.cli.app import build_whole, option_names
-    from lmtool.cli.settings import load
-    from lmtool.core.errors import UsageError
-
+    """Print settings as TOML: set values with their source, environment or file; defaults as comments."""
     tree = build_whole()
     commands = {".".join(path): _params(tree, path) for path in option_names(tree)}
     if command is not None and command not in commands:
-        raise UsageError(f"no command is called {command!r}", f"commands: {', '.join(commands)}")
+        raise UsageError(f"unknown command {command!r}", f"commands: {', '.join(commands)}")
     out, settings = common.output(), load(common.settings)
     for name, params in commands.items():
         if command in {None, name}:
@@ -39,9 +39,7 @@ def show(
 
 
 def path(common: Common) -> None:
-    """Print the settings files in use, highest precedence first, and the path of the user's own."""
-    from lmtool.cli.settings import load, user_file
-
+    """Print the settings files in use, highest precedence first, and the path of your own."""
     out, files = common.output(), load(common.settings).files
     for file in files:
         out.line(str(file))
@@ -50,17 +48,17 @@ def path(common: Common) -> None:
 
 
 def _line(param: Any, value: Any, origin: str | Path | None) -> str:
-    """A setting as a line of TOML; a comment where it is a default, or a secret."""
+    """A setting as a line of TOML; a comment if it is a default or a secret."""
     name = option_name(param.name, param.opts)
     if param.name == "api_key" and value:
-        return f"# {name} is set in {origin}, and not shown"
+        return f"# {name} is set in {origin}; its value is not shown"
     if origin is None:
         return f"# {name} = {_toml(_without_secrets(param, value))}".rstrip()
     return f"{name} = {_toml(_without_secrets(param, value))}  # {origin}"
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it; nothing for None, which TOML does not have."""
+    """A value in TOML; empty for None, which TOML does not have."""
     if value is None:
         return ""
     if isinstance(value, list | tuple):
@@ -79,8 +77,6 @@ def _params(tree: Any, path: tuple[str, ...]) -> list[Any]:
 
 def _without_secrets(param: Any, value: Any) -> Any:
     """The value without credentials in a URL."""
-    from lmtool.net.access.outgoing import split_url
-
     if param.metavar != "URL":
         return value
     if isinstance(value, list | tuple):
@@ -89,16 +85,13 @@ def _without_secrets(param: Any, value: Any) -> Any:
 
 
 def _effective(param: Any, command: tuple[str, ...], settings: Settings) -> tuple[Any, str | Path | None]:
-    """A setting's value, and where it comes from; None for a default."""
-    from lmtool.cli.app import converter
-
-    variable = os.environ.get(str(param.envvar)) if param.envvar else None
+    """A setting's value and its source; None for a default."""
+    variable, kind = os.environ.get(str(param.envvar)) if param.envvar else None, param.type_descriptor.annotation
     if variable:
-        convert = converter(param.type_descriptor.annotation)
-        try:
-            return variable if convert is None else convert(variable), f"environment {param.envvar}"
-        except ValueError:  # which the command itself will refuse
-            return variable, f"environment {param.envvar}"
+        value: Any = variable
+        with contextlib.suppress(ValueError):  # the command itself will refuse it
+            value = convert(kind, variable) if is_plain(kind) else variable
+        return value, f"environment {param.envvar}"
     setting = settings.find(command, option_name(param.name, param.opts))
     if setting:
         return setting.value, setting.origin

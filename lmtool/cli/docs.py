@@ -1,4 +1,4 @@
-"""`lmtool docs`: the manual's pages, rendered in a terminal and plain Markdown in a pipe."""
+"""`lmtool docs`: the manual, rendered on a terminal, plain Markdown in a pipe."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lmtool.settings.option import option
 
 FOLDER = Path(__file__).parent.parent / "docs"
 MAX_COLUMNS = 100
-"""Longer lines are hard to read, however wide the window is."""
+"""Longer lines are hard to read."""
 _ENTRY = re.compile(r"^- \[([\w-]+)\]\(([^)]+)\): (.+)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):]+?)(#[^)]*)?\)")
-"""A link to another file of the manual: no address has a colon in its path."""
+"""A link to another file of the manual; paths with a colon are URLs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ def docs(
     common: Common,
     topic: Annotated[
         str | None,
-        typer.Argument(help="A page, such as serving; without it: the list.", autocompletion=_complete),
+        typer.Argument(help="Page, such as serving; without it, the list.", autocompletion=_complete),
     ] = None,
-    no_pager: bool = option(False, "Print a long page at once."),
+    no_pager: bool = option(False, "Print long pages without a pager."),
 ) -> None:
-    """Read the manual: one page, or the list of pages. A pipe gets Markdown."""
+    """Read the manual: one page, or the list of pages; a pipe gets Markdown."""
     from lmtool.settings.terminal import Output
 
     out, pages = Output.of(common.color), contents()
@@ -66,7 +66,7 @@ def docs(
 
 
 def read(pages: list[Page], topic: str | None) -> str:
-    """Return a page's Markdown, or that of the contents page; raises `UsageError` for an unknown topic."""
+    """Markdown of a page, or of the contents page without a topic. Raises `UsageError` for an unknown topic."""
     if topic is None:
         return (FOLDER / "README.md").read_text(encoding="utf-8")
     for one in pages:
@@ -78,8 +78,8 @@ def read(pages: list[Page], topic: str | None) -> str:
 
     topics = [one.topic for one in pages]
     near = difflib.get_close_matches(topic.lower(), topics, 1)
-    hint = f"did you mean:  lmtool docs {near[0]}" if near else "lmtool docs  lists them with a sentence each"
-    raise UsageError(f"no page is called {topic!r}", hint, f"pages: {', '.join(topics)}")
+    hint = f"did you mean:  lmtool docs {near[0]}" if near else "list the pages:  lmtool docs"
+    raise UsageError(f"unknown page {topic!r}", hint, f"pages: {', '.join(topics)}")
 
 
 def _listing(pages: list[Page]) -> str:
@@ -88,7 +88,7 @@ def _listing(pages: list[Page]) -> str:
 
 
 def render(text: str, pages: list[Page], columns: int, *, color: bool) -> str:
-    """Lay Markdown out for a terminal; links between pages become the commands that show them."""
+    """Render Markdown for a terminal; links between pages become `lmtool docs` commands."""
     import io
 
     from rich.console import Console
@@ -115,9 +115,9 @@ def render(text: str, pages: list[Page], columns: int, *, color: bool) -> str:
 
 
 def page(text: str) -> bool:
-    """Show the text in the user's pager, as git does: `PAGER`, else `less`, which leaves colours alone.
+    """Show the text in the user's pager, as git does: `PAGER`, else `less`, which keeps colours.
 
-    Returns False where there is none, or it is switched off with an empty `PAGER`.
+    Returns False without a pager, or when an empty `PAGER` disables it.
     """
     command = shlex.split(os.environ.get("PAGER", "less"))
     if not command or command == ["cat"] or os.environ.get("TERM") == "dumb":
@@ -131,7 +131,7 @@ def page(text: str) -> bool:
         )
     except OSError:
         return False
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's: it stops a search there
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to the pager: it stops a search
     try:
         pager.communicate(text)
     finally:

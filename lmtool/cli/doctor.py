@@ -1,4 +1,4 @@
-"""`lmtool doctor`: whether this machine can serve and chat, and how to fix it where it cannot."""
+"""`lmtool doctor`: checks that this machine can serve and chat, with advice for what is broken."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
     "note": ("!", "note", "33"),
     "bad": ("✗", "bad ", "31"),
 }
-"""Sign of each verdict, with and without Unicode, and its colour."""
+"""Verdict to its sign, its sign without Unicode, and its colour."""
 CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec", "aiohttp")
-UNTRIED_GPU = "lmtool was run on an NVIDIA H200 alone: measure it with python -m tests.lab gpu; lmtool docs install"
+UNTRIED_GPU = (
+    "lmtool was tested on an NVIDIA H200 only: measure yours with python -m tests.lab gpu; lmtool docs install"
+)
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 
@@ -38,18 +40,18 @@ class Finding:
     """The result of one check."""
 
     verdict: Verdict
-    """`note`: works, but not everything or not at its best. `bad`: broken, and the command exits with 1."""
+    """`note`: works with limits. `bad`: broken; the command exits with 1."""
     name: str
     detail: str
     advice: str = ""
-    """How to fix it; empty where nothing is wrong."""
+    """How to fix it; empty if nothing is wrong."""
 
 
 async def doctor(
     common: ClientCommon,
     json: bool = option(False, "Print a JSON list."),
 ) -> None:
-    """Check what serving and chatting need: versions, devices, port, folders. Exits with 1 if something is broken."""
+    """Check that this machine can serve and chat: versions, devices, port, folders. Exits with 1 if not."""
     out = common.output()
     findings = []
     for finding in [*quick_checks(common), await _endpoint(common), *_devices()]:
@@ -78,7 +80,7 @@ def _unicode() -> bool:
 
 
 def quick_checks(common: ClientCommon) -> Iterator[Finding]:
-    """The checks that need neither the network nor torch."""
+    """Checks without network and torch."""
     from lmtool.cli.settings import load
     from lmtool.serving.composition import INSTALL_SERVE, SERVE_PACKAGES
 
@@ -100,7 +102,7 @@ def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: st
     missing = [p for p in packages if not is_installed(p)]
     if missing:
         return Finding(verdict, name, f"not installed: {', '.join(missing)}", advice)
-    names = [p.rpartition(".")[2] for p in packages]  # google.protobuf is of the distribution protobuf
+    names = [p.rpartition(".")[2] for p in packages]  # google.protobuf belongs to the distribution protobuf
     return Finding("ok", name, ", ".join(f"{p} {importlib.metadata.version(p)}" for p in names))
 
 
@@ -158,7 +160,7 @@ async def _endpoint(common: ClientCommon) -> Finding:
     except AccessDeniedError as denied:
         return Finding("note", "endpoint", denied.message, "; ".join(denied.hints))
     except (LmtoolError, TimeoutError) as error:
-        reason = getattr(error, "message", "it does not answer within 3 s")
+        reason = getattr(error, "message", "no answer within 3 s")
         return Finding(
             "note", "endpoint", f"{common.url} does not answer MODEL_INFO: {reason}", "serve with another --port"
         )
@@ -166,7 +168,7 @@ async def _endpoint(common: ClientCommon) -> Finding:
 
 
 def _devices() -> Iterator[Finding]:
-    """Torch's devices; importing it is the slowest check, so it comes last."""
+    """Devices of torch; the slowest check, because it imports torch, so it runs last."""
     if importlib.util.find_spec("torch") is None:
         return
     try:

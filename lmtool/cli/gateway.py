@@ -1,36 +1,74 @@
-"""`lmtool gateway`: pools of providers behind one port, until Ctrl-C."""
+"""`lmtool balance` and `lmtool gateway`: one address for several servers or providers; `lmtool pools`: their state."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, ClientCommon
-from lmtool.protocol.lmtp.config import ServerConfig
-from lmtool.serving.access_config import AccessConfig
+import typer
+
+from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, ClientCommon, ServerCommon
+from lmtool.cli.console import align_columns
+from lmtool.core.errors import UnknownModelError
+from lmtool.core.logprobs.numbers import duration
+from lmtool.serving.access_config import PortOptions
 from lmtool.serving.config import (
     CONNECTIONS,
     MODELS,
     OUTPUT,
-    HttpConfig,
     LifeConfig,
     ListenConfig,
     ModelsConfig,
     PoolsConfig,
     ServiceConfig,
     ServingConfig,
-    WatchConfig,
 )
-from lmtool.serving.tls_config import TlsConfig
 from lmtool.settings.option import option
+from lmtool.settings.terminal import put
+
+REFRESH = 1.0
+"""Seconds between two updates of `lmtool pools --watch`."""
+CLEAR = "\x1b[H\x1b[J"
+"""Erases the screen."""
+
+
+async def balance(
+    common: ServerCommon,
+    listen: ListenConfig,
+    port_options: PortOptions,
+    life: LifeConfig,
+    urls: Annotated[
+        list[str],
+        typer.Argument(metavar="URL...", help="Servers: ws://, http://, HOST:PORT, :PORT, unix:PATH, stdio:COMMAND."),
+    ],
+) -> None:
+    """Balance requests over several servers, of one or several models, at one address.
+
+    A request goes to the least loaded server of its model, or to a server with about the same load that has seen the
+    beginning of the prompt. Streams of a lost server continue on another one with the same fingerprint, or when it is
+    back. Ctrl-C works as in serve.
+
+    Clients must send --api-key, which is also sent to the servers; a key in a server's URL, ws://user:KEY@HOST:PORT/,
+    is sent to that server instead.
+    """
+    from lmtool.serving.composition import HTTP_PACKAGES, need_packages
+    from lmtool.serving.run import run
+
+    need_packages(HTTP_PACKAGES)
+    service = port_options.applied(
+        ServiceConfig(workers=tuple(urls), balances=True), listen, common.api_key, common.typed
+    )
+    await run(ServingConfig(listen, service, life, verbose=bool(common.verbose), debug=common.debug), common.output())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GatewayCommon(ClientCommon):
-    """The options of all commands; two of them mean another thing here."""
+    """Common options, two of which have another meaning for a gateway."""
 
     endpoint: str | None = option(
         None,
-        "Server whose model the local members of pools are, such as a running lmtool serve.",
+        "Server whose model the local members of pools use, such as a running lmtool serve.",
         PANEL,
         short="-e",
         metavar="URL",
@@ -38,7 +76,7 @@ class GatewayCommon(ClientCommon):
     )
     api_key: str | None = option(
         None,
-        "API key that clients must send, and that the server at -e gets; better LMTOOL_API_KEY.",
+        "API key that clients must send, also sent to the server at -e; prefer LMTOOL_API_KEY.",
         PANEL,
         metavar="KEY",
     )
@@ -46,20 +84,16 @@ class GatewayCommon(ClientCommon):
 
 async def gateway(
     common: GatewayCommon,
-    access: AccessConfig,
-    http: HttpConfig,
-    tls: TlsConfig,
-    server: ServerConfig,
-    watch: WatchConfig,
+    port_options: PortOptions,
     life: LifeConfig,
-    config: str | None = option(None, "YAML file of pools, or a configuration of Glide.", MODELS, metavar="FILE"),
-    check: bool = option(False, "Print the pools of --config, or every fault in it with its line, and exit.", MODELS),
+    config: str | None = option(None, "YAML file of pools, or a Glide configuration.", MODELS, metavar="FILE"),
+    check: bool = option(False, "Print the pools of --config, or its errors with their lines, and exit.", MODELS),
     host: str | None = option(
-        None, "Interface to listen on; 0.0.0.0: every one.", CONNECTIONS, metavar="NAME", shown_default="127.0.0.1"
+        None, "Interface to listen on; 0.0.0.0 for all.", CONNECTIONS, metavar="NAME", shown_default="127.0.0.1"
     ),
     port: int | None = option(
         None,
-        "Port to listen on; 0 takes a free one.",
+        "Port to listen on; 0 picks a free one.",
         CONNECTIONS,
         metavar="N",
         short="-p",
@@ -67,19 +101,19 @@ async def gateway(
         maximum=65535,
         shown_default="9099",
     ),
-    unix: str | None = option(None, "Listen on this Unix socket, not on a port.", CONNECTIONS, metavar="PATH"),
+    unix: str | None = option(None, "Listen on this Unix socket instead of a port.", CONNECTIONS, metavar="PATH"),
     record: str | None = option(
         None,
-        "Record requests, and the calls of providers, as a trace; in a folder one for each connection.",
+        "Record requests and provider calls as a trace; a folder gets one trace per connection.",
         OUTPUT,
         metavar="FILE",
     ),
 ) -> None:
-    """Serve pools of models, each behind one name, over OpenAI's, Anthropic's and Glide's chat APIs, and LMTP.
+    """Serve pools of models, each under one name, over OpenAI's, Anthropic's and Glide's chat APIs, and LMTP.
 
-    The models of a pool, of providers or of your own machines, stand in for each other: see  lmtool docs gateway.
-    Without --config there is one pool, named default: the model of the server at -e. SIGHUP reads the file again.
-    Ctrl-C lets running answers end; a second one ends them.
+    Models of a pool, of providers or of your own machines, replace each other when one fails: lmtool docs gateway.
+    Without --config there is one pool, named default: the model of the server at -e. SIGHUP reloads the file. Ctrl-C
+    lets running answers finish; a second Ctrl-C stops them.
     """
     from lmtool.serving.composition import need_gateway_packages
 
@@ -94,20 +128,70 @@ async def gateway(
         for pool in pools.pools:
             common.output().line(pool.summary)
         return
-    http.check()
     ports = (one for one in (port, pools.port, DEFAULT_PORT) if one is not None)
     listen = ListenConfig(host or pools.host or "127.0.0.1", next(ports), unix)
-    listen.check(common.typed)
-    service = ServiceConfig(
-        ModelsConfig(model=AUTO),
-        server=server,
-        access=access.policy(listen, common.api_key),
-        http=http,
-        pools=PoolsConfig(pools, config, common.address, None if common.endpoint is None else common.api_key),
-        pools_only=True,
-        certificate=tls.load(listen),
-        api_keys=access.api_keys,
-        watch=watch,
+    local = PoolsConfig(pools, config, common.address, None if common.endpoint is None else common.api_key)
+    service = port_options.applied(
+        ServiceConfig(ModelsConfig(model=AUTO), pools=local, pools_only=True), listen, common.api_key, common.typed
     )
-    serving = ServingConfig(listen, service, replace(life), record, verbose=bool(common.verbose), debug=common.debug)
+    serving = ServingConfig(listen, service, life, record, verbose=bool(common.verbose), debug=common.debug)
     await run(serving, common.output())
+
+
+async def pools(
+    common: ClientCommon,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show only this pool.")] = None,
+    watch: bool = option(False, "Update every second, until Ctrl-C."),
+    json: bool = option(False, "Print JSON, one line per update."),
+) -> None:
+    """Show the pools of the gateway at --endpoint: their models, health, requests and costs."""
+    import asyncio
+    import json as codec
+
+    from lmtool.gateway.pools.client import PoolsClient
+
+    out = common.output()
+    async with PoolsClient(common.address, common.api_key) as client:
+        while True:
+            selected = _named(await client.status(), name)
+            if json:
+                out.line(codec.dumps(selected, ensure_ascii=False))
+            else:
+                put(CLEAR if watch and out.terminal else "")
+                out.line("\n\n".join("\n".join(lines(pool)) for pool in selected))
+            if not watch:
+                return
+            await asyncio.sleep(REFRESH)
+
+
+def _named(pools: Sequence[Mapping[str, Any]], name: str | None) -> list[Mapping[str, Any]]:
+    """The pool of a name, or all pools. Raises `UnknownModelError`."""
+    named = [pool for pool in pools if name in (None, pool["id"])]
+    if not named and name is not None:
+        known = ", ".join(one["id"] for one in pools)
+        raise UnknownModelError(f"there is no pool {name!r:.100}", f"pools of this server: {known}")
+    return named
+
+
+def lines(pool: Mapping[str, Any]) -> list[str]:
+    """A pool as text: one line for the pool, and one for each model."""
+    head = f"{pool['id']}  {pool['strategy']}"
+    if "requests" in pool:  # of all clients: for keys with `admin`
+        head += f"  requests {pool['requests']}"
+    if pool.get("cached"):
+        head += f"  cached {pool['cached']}"
+    if pool.get("p50_seconds") is not None:
+        head += f"  p50 {duration(pool['p50_seconds'])}"
+    if pool.get("cost") is not None:
+        head += f"  cost {pool['cost']:.4f}"
+    return [head, *(f"  {row}" for row in align_columns([_row(model) for model in pool["models"]]))]
+
+
+def _row(model: Mapping[str, Any]) -> list[str]:
+    state = model["state"]
+    if state == "resting":
+        state = f"resting {model['resting_seconds']:.0f} s ({model['reason']})"
+    cost = "" if model.get("cost") is None else f"cost {model['cost']:.4f}"
+    calls = f"{model['ok']} ok" if "ok" in model else ""
+    counts = [calls, f"{model['failed']} failed" if model.get("failed") else "", cost]
+    return [model["id"], model["provider"], model["model"] or "", state, *counts]

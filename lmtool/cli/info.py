@@ -1,4 +1,4 @@
-"""`lmtool info`: a server's model, and the protocol that it speaks."""
+"""`lmtool info`: a server's model and protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmtool.cli.common_options import ClientCommon
-from lmtool.cli.models import align_columns
+from lmtool.cli.console import align_columns
 from lmtool.core.logprobs.numbers import duration, size
 from lmtool.settings.option import option
 
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 INDENT = 13
 """Columns before a value."""
 TIMEOUT = 5.0
-"""Seconds to wait for an answer without `--wait`: as LMQL's client does."""
+"""Seconds to wait for an answer without `--wait`, as in LMQL's client."""
 
 
 async def info(
     common: ClientCommon,
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="One of several served models.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Model to describe, if there are several.", show_default=False),
     ] = None,
-    name: str | None = option(None, "The same as MODEL.", flag="--model", short="-m", metavar="NAME"),
+    name: str | None = option(None, "Same as MODEL.", flag="--model", short="-m", metavar="NAME"),
     json: bool = option(False, "Print the server's answer as JSON."),
     wait: bool = option(False, "Wait while the model loads."),
     timeout: float | None = option(  # noqa: ASYNC109  # an option's name
-        None, f"Give up after this time; default: {TIMEOUT:g}; with --wait, 60 without a word.", metavar="SECONDS"
+        None, f"Give up after this time; default: {TIMEOUT:g}, with --wait 60 without a message.", metavar="SECONDS"
     ),
 ) -> None:
-    """Describe a server's model and protocol; a server of many models lists them without loading any."""
+    """Describe a server's model and protocol; several models are listed without loading any."""
     import json as codec
 
     from lmtool.core.errors import UsageError
@@ -69,7 +70,7 @@ async def _request_info(
 ) -> list[ModelEntry] | tuple[Mapping[str, object] | str, float]:
     """The server's unparsed `model_info`, and the seconds of a round trip; or the entries of many models.
 
-    limit: seconds for an answer. Without a name no model is loaded only to be described.
+    limit: seconds for an answer. Without a name, no model is loaded just to describe it.
     """
     import time
 
@@ -120,9 +121,9 @@ def _check_loaded(entries: Sequence[ModelEntry]) -> None:
 
 
 def model_list(models: Sequence[ModelEntry], url: str) -> list[str]:
-    """Lines for people: each model with its phase, size and context."""
+    """Text lines: each model with its phase, size and context."""
     if not models:
-        return [f"{url} has no model in memory", "  it loads models by name:  lmtool info NAME"]
+        return [f"{url} has no model in memory", "  load one by name:  lmtool info NAME"]
     rows = [
         (
             e.name,
@@ -137,7 +138,7 @@ def model_list(models: Sequence[ModelEntry], url: str) -> list[str]:
 
 
 def endpoint(url: str) -> str:
-    """An endpoint in full."""
+    """The full URL of an endpoint."""
     from lmtool.protocol.lmtp.endpoint import SocketEndpoint, parse
 
     parsed = parse(url)
@@ -147,7 +148,7 @@ def endpoint(url: str) -> str:
 def describe(
     model_info: Mapping[str, object] | str, model: str | None, url: str, seconds: float, columns: int | None
 ) -> list[str]:
-    """Lines for people: the model, its address and properties, and the server's protocol.
+    """Text lines: the model, its address and properties, and the server's protocol.
 
     columns: the width at which lines are wrapped; None never wraps.
     """
@@ -198,7 +199,7 @@ def _tokenizer(info: ModelInfo) -> str:
 
 def _protocol(model_info: Mapping[str, object] | str) -> str:
     if isinstance(model_info, str) or "lmtp" not in model_info:
-        return "LMTP as LMQL speaks it: token ids, no cancelling, no text"
+        return "LMTP as in LMQL: token ids only, no cancelling, no text"
     extensions = model_info.get("extensions")
     names = ", ".join(map(str, extensions)) if isinstance(extensions, list | tuple) else "none"
     return f"LMTP {model_info['lmtp']} with extensions: {names}"

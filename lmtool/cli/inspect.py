@@ -1,4 +1,4 @@
-"""`lmtool inspect`: many streams, their probabilities, frames and time, live or from a trace."""
+"""`lmtool inspect`: streams with their probabilities, frames and timing, live or from a trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WITHOUT = "Without a screen"
 
 
 def _traces(incomplete: str) -> list[str]:
-    """Traces and folders that a word on the command line may become."""
+    """Traces and folders that complete a word on the command line."""
     folder, slash, begun = incomplete.rpartition("/")
     place = Path(folder + slash or ".")
     inside = sorted(place.iterdir()) if place.is_dir() else []
@@ -45,30 +45,32 @@ async def inspect(
         list[str] | None,
         typer.Argument(
             metavar="TARGET",
-            help="ws://HOST:PORT, a trace, or two traces to compare.  [default: the running server, else a demo]",
+            help="ws://HOST:PORT, a trace, or two traces to compare.  [default: the running server, or a demo]",
             show_default=False,
             autocompletion=_traces,
         ),
     ] = None,
-    speed: str = option("1", "Times as fast as recorded; max shows the end.", LOOK, metavar="N|max"),
-    plain: bool = option(False, "A line an event; so too where there is no terminal.", WITHOUT),
-    accessible: bool = option(False, "Whole sentences as streams end, for speech.", WITHOUT),
-    snapshot: Path | None = option(None, "Save a picture of a trace, and leave.", WITHOUT, metavar="SVG"),
-    size: str = option("120x36", "Of the snapshot, in characters.", WITHOUT, metavar="WxH"),
+    speed: str = option(
+        "1", "Playback speed as a multiple of the recorded speed; max shows the end.", LOOK, metavar="N|max"
+    ),
+    plain: bool = option(False, "Print one line per event; the default without a terminal.", WITHOUT),
+    accessible: bool = option(False, "Print a sentence when a stream ends, for screen readers.", WITHOUT),
+    snapshot: Path | None = option(None, "Save a picture of a trace and exit.", WITHOUT, metavar="SVG"),
+    size: str = option("120x36", "Size of the snapshot in characters.", WITHOUT, metavar="WxH"),
     export: Path | None = option(
-        None, "Write one stream as .csv .md .ansi .svg .html or .lmtp.jsonl, and leave.", WITHOUT, metavar="FILE"
+        None, "Write one stream as .csv .md .ansi .svg .html or .lmtp.jsonl and exit.", WITHOUT, metavar="FILE"
     ),
     stream: str | None = option(
-        None, "Which stream to export, such as 1/3.", WITHOUT, shown_default="the first", metavar="ID"
+        None, "Stream to export, such as 1/3.", WITHOUT, shown_default="the first", metavar="ID"
     ),
-    exit_at: Literal["end"] | None = option(None, "Leave once everything was shown.", WITHOUT),
-    force: bool = option(False, "Replace files that exist.", WITHOUT),
+    exit_at: Literal["end"] | None = option(None, "Exit when everything has been shown.", WITHOUT),
+    force: bool = option(False, "Overwrite existing files.", WITHOUT),
 ) -> None:
-    """Watch streams, probabilities, raw frames and time: live, between others, or from a trace.
+    """Watch streams, probabilities, raw frames and timing: live, through a proxy, or from a trace.
 
-    With no TARGET: the server at the default address, with the streams of all its clients where it lets you see them
-    (your own server always does); where none answers, four prompts racing on the embedded model. ? shows the keys,
-    q quits. --api-key is shown to the server, and asked for by --proxy as by trace record.
+    Without TARGET, connects to the server at the default address and shows the streams of all its clients if it allows
+    that (your own server always does). If no server answers, four prompts run on the included model. Press ? for the
+    keys, q to quit. --api-key is sent to the server; clients of --proxy must send it, as with trace record.
     """
     from lmtool.cli.inspect_servers import warnings_to
     from lmtool.cli.settings import load
@@ -122,7 +124,7 @@ async def inspect(
 
 
 def _source_words(targets: Sequence[str], source: SourceOptions) -> tuple[str, ...]:
-    """What names the source when it is to be opened again, without credentials."""
+    """Command-line words that open the same source again, without credentials."""
     from lmtool.net.access.credentials import without_query_keys
     from lmtool.net.access.outgoing import split_url
     from lmtool.terminal.tui.sources.choice import is_address
@@ -136,7 +138,7 @@ def _source_words(targets: Sequence[str], source: SourceOptions) -> tuple[str, .
 
 
 def _text_of(name: str) -> str:
-    """The text of a file, or of stdin, behind which the keyboard is the terminal again. Raises `FileError`, ..."""
+    """The text of a file, or of stdin, which is then the terminal again. Raises `FileError` or `UsageError`."""
     import os
     import sys
     from contextlib import suppress
@@ -149,8 +151,8 @@ def _text_of(name: str) -> str:
         return read_text(name)
     text = read_stdin(sys.stdin)
     if not text:
-        raise UsageError("--text - is stdin, which has no text", "pipe one in:  cat FILE | lmtool inspect --text -")
-    with suppress(OSError):  # no terminal: then there is no screen either
+        raise UsageError("--text - reads stdin, which is empty", "pipe a text in:  cat FILE | lmtool inspect --text -")
+    with suppress(OSError):  # without a terminal there is no screen either
         terminal = os.open("/dev/tty", os.O_RDONLY)
         os.dup2(terminal, 0)
         os.close(terminal)
@@ -181,14 +183,14 @@ async def _in_lines(
         _print_trace(out, files[0], expression, sentences=sentences)
         return
     if len(targets) > 2:
-        raise UsageError(f"{len(targets)} traces were given, and two are compared", "name one, or two")
+        raise UsageError(f"{len(targets)} traces were given, but at most two can be compared", "name one or two")
     if len(factory.options.connect) > 1 and factory.options.text is not None:
         scored = " and ".join(f"lmtool score {factory.options.text} -e {url}" for url in factory.options.connect)
-        raise UsageError("two models side by side need a terminal, and this is none", f"in lines:  {scored}")
+        raise UsageError("two models side by side need a terminal", f"as text:  {scored}")
     if len(targets) > 1:
         raise UsageError(
-            "two traces side by side need a terminal, and this is none",
-            f"in lines:  lmtool trace diff {' '.join(files)}",
+            "two traces side by side need a terminal",
+            f"as text:  lmtool trace diff {' '.join(files)}",
         )
     source = await factory.make()
     try:
@@ -222,7 +224,7 @@ def _print_trace(out: Output, path: str, expression: Filter | None, *, sentences
 
 
 async def _on_screen(out: Output, factory: SourceFactory, options: InspectorOptions, warnings: list[str]) -> None:
-    """Open the inspector; what could not be shown on its screen is printed afterwards."""
+    """Open the inspector; print warnings after it closes."""
     try:
         status = await _open(factory, options)
     finally:
@@ -233,7 +235,7 @@ async def _on_screen(out: Output, factory: SourceFactory, options: InspectorOpti
 
 
 async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
-    """Watch until the user quits; an exit status. Raises what making a source raises, before the screen is taken."""
+    """Watch until the user quits; returns an exit status. Errors of a source are raised before the screen opens."""
     from contextlib import closing
 
     from lmtool.terminal.tui.app import run_inspector
@@ -254,11 +256,11 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
 
 
 def _only_with_proxy(common: ClientCommon, proxy: str | None) -> None:
-    """Raise `UsageError` for options of a port where none is opened."""
+    """Raise `UsageError` for port options without --proxy."""
     from lmtool.core.errors import UsageError
 
     if proxy is None and (typed := common.typed & {"allow_origin", "allow_host", "no_auth"}):
-        raise UsageError(f"--{min(typed).replace('_', '-')} is of a port, which only --proxy opens", "leave it out")
+        raise UsageError(f"--{min(typed).replace('_', '-')} is a port option, and only --proxy opens a port", "omit it")
 
 
 def _one_trace(files: list[Path], option: str) -> Path:
@@ -268,12 +270,12 @@ def _one_trace(files: list[Path], option: str) -> Path:
     if not files:
         raise UsageError(f"{option} needs a trace", f"lmtool inspect NAME.lmtp.jsonl {option} ...")
     if len(files) > most:
-        raise UsageError(f"{option} takes {most} of the {len(files)} traces that were given", "leave the others out")
+        raise UsageError(f"{option} takes {most} of the {len(files)} given traces", "omit the others")
     return files[0]
 
 
 def _color(common: ClientCommon, *, drawn: bool) -> bool:
-    """Whether colours are welcome. drawn: in a file, where no terminal can be asked."""
+    """Whether to use colours. drawn: in a file, which has no terminal."""
     import os
     import sys
 

@@ -1,4 +1,4 @@
-"""The inspector as other commands open it: `serve --inspect` behind a proxy on its own port."""
+"""The inspector in other commands: `serve --inspect`, which puts a proxy on the server's port."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from lmtool.terminal.tui.sources.proxy import ProxySource
 
 INSPECTOR = "lmtool inspect"
-"""The name of the inspector's own key; no key of a file has a space in its name."""
+"""Name of the inspector's own key; names in key files have no spaces."""
 
 
 def find_tokenizer(info: ModelInfo) -> TextTokenizer | None:
-    """The tokenizer of a served model, where it is on this machine."""
+    """The tokenizer of a served model, or None if it is not on this machine."""
     from lmtool.terminal.chat.peer import local_tokenizer
 
     return None if info.tokenizer is None else local_tokenizer(info.tokenizer)
@@ -46,7 +46,7 @@ def find_tokenizer(info: ModelInfo) -> TextTokenizer | None:
 
 @contextmanager
 def warnings_to(warn: Callable[[str], None]) -> Iterator[None]:
-    """Pass on what libraries log as warnings, instead of letting Python write it across the screen."""
+    """Collect warnings logged by libraries, which Python would otherwise write across the screen."""
     from lmtool.serving.events import LoggedWarning
     from lmtool.serving.run import emit_warnings
 
@@ -55,7 +55,7 @@ def warnings_to(warn: Callable[[str], None]) -> Iterator[None]:
 
 
 def default_options(record: Path | None = None, settings: str | None = None) -> InspectorOptions:
-    """How the inspector looks when another command opens it: as settings say."""
+    """Options of an inspector that another command opens, from settings."""
     from lmtool.cli.settings import load
     from lmtool.terminal.tui.options import InspectorOptions
 
@@ -63,9 +63,9 @@ def default_options(record: Path | None = None, settings: str | None = None) -> 
 
 
 async def serve_inspected(config: ServingConfig, common: Common, out: Output) -> None:
-    """Serve until the inspector is left, then let streams end as `serve` does. Raises what `serve` raises.
+    """Serve until the inspector is closed, then drain streams as `serve` does. Raises what `serve` raises.
 
-    Clients connect to a proxy on the port that was asked for; the server itself takes a free one of this machine.
+    Clients connect to a proxy on the requested port; the server itself listens on a free loopback port.
     """
     from lmtool.protocol.lmtp.endpoint import parse
     from lmtool.terminal.tui.app import run_inspector
@@ -77,7 +77,7 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
     assert config.listen is not None
     outer, inner = await _taken(config.listen, config.service.access.key), bind(ListenConfig(port=0))
     own_key, behind = _behind_proxy(config.service.access)
-    service = Service(replace(config.service, certificate=None, access=behind))  # the proxy in front speaks TLS
+    service = Service(replace(config.service, certificate=None, access=behind))  # the proxy terminates TLS
     service.listen(inner)
     access, drained = config.service.access, lambda: _drained(service, config.life.drain_limit, out)
     certificate = config.service.certificate
@@ -112,10 +112,10 @@ async def _taken(listen: ListenConfig, api_key: str | None) -> list[socket.socke
 
 
 def _behind_proxy(access: AccessPolicy) -> tuple[str | None, AccessPolicy]:
-    """The key of the inspector's own requests, and the policy of the server behind its proxy.
+    """The key of the inspector's own requests, and the access policy of the proxied server.
 
-    Where there are keys of a file, the inspector gets one of its own among them, for as long as the server runs, and
-    the server believes its proxy where requests come from.
+    With a key file, the inspector gets a temporary key of its own, and the server trusts the client addresses that the
+    proxy forwards.
     """
     if access.callers is None:
         return access.key, access
@@ -159,7 +159,7 @@ async def _load(service: Service, source: ProxySource, ready_file: ReadyFile) ->
 
 
 async def _drained(service: Service, limit: float, out: Output) -> None:
-    """Let running streams end; Ctrl-C ends them at once."""
+    """Let running streams finish; Ctrl-C stops them."""
     from lmtool.serving import interrupts
 
     if service.streams:

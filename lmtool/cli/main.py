@@ -1,4 +1,4 @@
-"""The entry point of the `lmtool` script: everything that must be decided before typer is imported."""
+"""Entry point of the `lmtool` script: what is decided before typer is imported."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from collections.abc import Mapping, Sequence
 from lmtool import __version__
 
 OPTIONAL_VALUES: Mapping[str, tuple[str, ...]] = {"--heat": ("prob", "surprisal", "entropy", "rank")}
-"""Options that may stand alone, to their possible values; alone they mean the first one."""
+"""Options whose value may be omitted, to their possible values; the first is the default."""
 _NO_OPTIONAL_VALUES = ("inspect", "tui")
-"""Commands whose options always have a value."""
+"""Commands in which the value may not be omitted."""
 
 
 def main() -> None:
     """Run the program on `sys.argv`."""
-    if sys.argv[1:] in (["--version"], ["-V"]):
-        # Answered before typer is imported: a third of the time.
+    words = sys.argv[1:]
+    if words in (["--version"], ["-V"]):
         sys.stdout.write(f"lmtool {__version__}\n")
         return
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in {"strict", "surrogateescape"}:
         codecs.register_error("escape", _escape)
         sys.stdout.reconfigure(errors="escape")
-    os.environ.setdefault("TYPER_USE_RICH", "0")  # help is our own; rich would take a tenth of a second to import
-    gc.disable()  # what is imported stays; looking for garbage in it takes a fourteenth of the time. See cli.options
+    os.environ.setdefault("TYPER_USE_RICH", "0")  # our help is plain; importing rich takes longer than printing it
+    gc.disable()  # collecting imports takes a fourteenth of the time and frees nothing; cli.options enables it
     try:
-        _run()
+        if words in ([], ["--help"], ["-h"]) and "_LMTOOL_COMPLETE" not in os.environ:
+            _print_help(options=bool(words))
+        else:
+            _run(words)
     finally:
         gc.enable()
 
@@ -42,34 +45,43 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)), error.end
 
 
-def _run() -> None:
+def _print_help(*, options: bool) -> None:
+    """Print the program's help without typer, whose import takes most of the time."""
+    from lmtool.cli.help import program_help
+
+    try:
+        sys.stdout.write(program_help(options=options))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would complain about the pipe
+
+
+def _run(words: Sequence[str]) -> None:
     from lmtool.cli.app import build, convert_without_pydantic
     from lmtool.core.errors import UsageError
 
     convert_without_pydantic()
     try:
-        words = complete_values(sys.argv[1:])
+        completed = complete_values(words)
     except UsageError as error:
         from lmtool.cli.common_options import Common
         from lmtool.cli.error_report import report_error
 
         report_error(error, Common())
         sys.exit(error.exit_code)
-    build()(words, prog_name="lmtool")
+    build()(completed, prog_name="lmtool")
 
 
 def complete_values(words: Sequence[str]) -> list[str]:
-    """The words of a command line with the value of an option that stands alone: `--heat` means `--heat=prob`.
+    """The words of a command line with omitted values filled in: `--heat` becomes `--heat=prob`.
 
-    typer has no options with an optional value. A next word that cannot be meant as one is left alone: in `chat --heat
-    "Hello there"` it is the prompt. Raises `UsageError` for a single word that is no possible value.
+    typer has no options with an optional value. A following word that does not look like a value is kept: in `chat
+    --heat "Hello there"` it is the prompt. Raises `UsageError` for a single word that is not a possible value.
     """
     end = words.index("--") if "--" in words else len(words)
     completed = list(words)
-    if (
-        next((word for word in words[:end] if word in (*_NO_OPTIONAL_VALUES, "chat", "score")), "")
-        in _NO_OPTIONAL_VALUES
-    ):
+    commands = (word for word in words[:end] if word in (*_NO_OPTIONAL_VALUES, "chat", "score"))
+    if next(commands, "") in _NO_OPTIONAL_VALUES:
         return completed
     for i in range(end):
         values = OPTIONAL_VALUES.get(words[i])
@@ -79,7 +91,7 @@ def complete_values(words: Sequence[str]) -> list[str]:
 
                 raise UsageError(
                     f"{words[i]} {words[i + 1]}: expected one of {', '.join(values)}",
-                    f"put a prompt of one word in front of it, or:  {words[i]} {values[0]} {words[i + 1]}",
+                    f"put a one-word prompt before it, or write:  {words[i]} {values[0]} {words[i + 1]}",
                 )
             completed[i] = f"{words[i]}={values[0]}"
     return completed

@@ -1,4 +1,4 @@
-"""`lmtool models`: the models that a server serves, and those that this machine could serve; loads and unloads them."""
+"""`lmtool models`: lists served, included and downloaded models; loads and unloads models of a server."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ if TYPE_CHECKING:
 
 Where: TypeAlias = Literal["served", "embedded", "cache"]
 LIST_SECONDS = 3.0
-"""For a server's list; without an answer the models of this machine are listed alone."""
+"""Seconds to wait for a server's list; without an answer only models on this machine are listed."""
 WIDE = 80
-"""Columns from which a table has the architecture and the context too."""
+"""Narrower tables omit the architecture and the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableModel:
-    """A model that is served, or could be."""
+    """A model that is or could be served."""
 
     where: Where
-    """`served` by the endpoint now, `embedded` in this package, or in the hub's download `cache`."""
+    """`served` by the endpoint, `embedded` in this package, or in the hub's download `cache`."""
     name: str
     """The argument of `lmtool serve`."""
     architecture: str | None = None
     size_bytes: int | None = None
     """Size of the weight files on disk."""
     note: str = ""
-    """Of a served model: its phase, and what else is known of it."""
+    """Phase and further facts of a served model."""
     phase: str | None = None
-    """Of a served model, as INF-6 has it."""
+    """Phase of a served model: LMTP, INF-6."""
     context_length: int | None = None
     idle_seconds: float | None = None
-    """Since a served model's last stream ended."""
+    """Seconds since a served model's last stream ended."""
     aliases: tuple[str, ...] = ()
     pinned: bool = False
     error: str | None = None
-    """Why a served model could not be loaded."""
+    """Reason a served model failed to load."""
 
 
 async def models(
     common: ClientCommon,
-    load: str | None = option(None, "Have the server load this model.", metavar="NAME"),
-    unload: str | None = option(None, "Have the server unload this model.", metavar="NAME"),
+    load: str | None = option(None, "Load this model on the server.", metavar="NAME"),
+    unload: str | None = option(None, "Unload this model on the server.", metavar="NAME"),
     json: bool = option(False, "Print a JSON list."),
 ) -> None:
-    """List the available models: served at the endpoint, embedded in lmtool, downloaded from the hub.
+    """List models: served at the endpoint, included in lmtool, downloaded from the hub.
 
-    With --load or --unload the server's models are listed once that is done; with both it unloads first.
+    With --load or --unload, list the server's models after that; with both, the server unloads first.
     """
     from lmtool.core.errors import UsageError
 
@@ -111,9 +111,9 @@ def _print_table(out: Output, available: Sequence[AvailableModel], url: str) -> 
 
 
 def model_table(models: Sequence[AvailableModel], title: str, columns: int) -> Group:
-    """A table for a terminal of this width, and below it why models could not be loaded.
+    """A table of this width, and below it the errors of models that failed to load.
 
-    Names are folded, and less important columns are left out of a narrow one.
+    Names are folded; narrow tables omit less important columns.
     """
     from rich.console import Group
     from rich.table import Table
@@ -154,7 +154,7 @@ def _remarks(model: AvailableModel) -> list[str]:
 
 
 def ago(seconds: float) -> str:
-    """`12 s`, `5 min`, `3 h`, `2 d`: how long ago something was, in one unit."""
+    """A time span in one unit: `12 s`, `5 min`, `3 h`, `2 d`."""
     for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
         if seconds < most:
             return f"{int(seconds // length)} {unit}"
@@ -162,7 +162,7 @@ def ago(seconds: float) -> str:
 
 
 async def _manage(common: ClientCommon, out: Output, load: str | None, unload: str | None) -> list[AvailableModel]:
-    """Load or unload models of the server; what it serves then. Shows on stderr how a load proceeds."""
+    """Load or unload models of the server, and list its models. Shows load progress on stderr."""
     from lmtool.protocol.lmtp.client import LmtpClient
     from lmtool.terminal.chat.peer import Waiting
 
@@ -181,7 +181,7 @@ async def _manage(common: ClientCommon, out: Output, load: str | None, unload: s
 
 
 async def _served(common: ClientCommon) -> list[AvailableModel]:
-    """What the server at the endpoint serves; nothing where there is none."""
+    """Models of the server at the endpoint; empty without a server."""
     import asyncio
 
     from lmtool.core.errors import AccessDeniedError, LmtoolError
@@ -232,7 +232,7 @@ def downloaded_models(folder: Path) -> list[AvailableModel]:
 
 
 def _in_folder(where: Where, name: str, folder: Path) -> AvailableModel | None:
-    """The model in a folder; None without a configuration or weights."""
+    """The model in a folder, or None without configuration or weights."""
     import json as codec
 
     weights = weight_files(folder)

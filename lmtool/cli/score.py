@@ -1,4 +1,4 @@
-"""`lmtool score`: how likely texts are after a prompt."""
+"""`lmtool score`: probabilities of texts after a prompt."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def score(
         list[str] | None,
         typer.Argument(
             metavar="[PROMPT] TEXT...",
-            help="The prompt, then the texts to compare; alone: a text, or the name of a file with one. "
-            "@FILE is a file's text anywhere, '-' is stdin.",
+            help="The prompt, then the texts to compare; a single word is a text or a file's name. "
+            "@FILE reads a file, '-' reads stdin.",
             show_default=False,
         ),
     ] = None,
     *,
     model: str | None = MODEL,
-    no_prompt: bool = option(False, "Score all texts; none is a prompt."),
-    per: Literal["text", "word", "token"] = option("text", "What each row shows.", OUTPUT),
+    no_prompt: bool = option(False, "Score all texts without a prompt."),
+    per: Literal["text", "word", "token"] = option("text", "Unit of each row.", OUTPUT),
     top: int | None = option(None, "Show the most likely tokens at each position.", OUTPUT, metavar="K", minimum=0),
     heat: HeatMode | None = HEAT,
     ppl_only: bool = option(False, "Print one perplexity per line, nothing else.", OUTPUT),
@@ -44,7 +44,7 @@ def score(
 ) -> Coroutine[Any, Any, None]:
     """Compute logprob, probability and perplexity of texts after a prompt, or of a file.
 
-    A text that is longer than the model's context is scored in windows, where the model's tokenizer is on this machine.
+    A text longer than the model's context is scored in windows if the model's tokenizer is on this machine.
     """
     forms = [
         name
@@ -52,10 +52,10 @@ def score(
         if on
     ]
     if len(forms) > 1:
-        raise UsageError(f"{forms[0]} and {forms[1]} are two forms of the same output", "choose one")
+        raise UsageError(f"{forms[0]} and {forms[1]} are two formats of the same output", "choose one")
     out, texts = common.output(), texts or ["-"]
     if texts.count("-") > 1:
-        raise UsageError("'-' stands for stdin, which can be read once", "leave one '-' out")
+        raise UsageError("stdin can be read only once", "omit one '-'")
     words = [_read(out, text, alone=len(texts) == 1) for text in texts]
     prompt, candidates = ("", words) if no_prompt or len(words) == 1 else (words[0], words[1:])
     from lmtool.terminal.chat.scoring import Scoring, score_texts
@@ -68,7 +68,7 @@ def score(
 
 
 def _read(out: Output, word: str, *, alone: bool) -> str:
-    """The text that a word stands for. alone: it is all there is, so that it may be the name of a file."""
+    """The text that a word names. alone: the only word, which may also be a file's name."""
     import shlex
 
     from lmtool.settings.score_input import read_text
@@ -79,7 +79,7 @@ def _read(out: Output, word: str, *, alone: bool) -> str:
         return read_text(word[1:])
     if alone and _is_file(word):
         name = shlex.quote(word)
-        out.note(f"{word} is a file: its text is scored; the name itself would be:  printf %s {name} | lmtool score")
+        out.note(f"{word} is a file: scoring its text; to score the name:  printf %s {name} | lmtool score")
         return read_text(word)
     return word
 
@@ -87,7 +87,7 @@ def _read(out: Output, word: str, *, alone: bool) -> str:
 def _is_file(word: str) -> bool:
     try:
         return Path(word).is_file()
-    except (OSError, ValueError):  # longer than a name can be
+    except (OSError, ValueError):  # too long for a file name
         return False
 
 
@@ -97,9 +97,9 @@ def _stdin() -> str:
     text = read_stdin(sys.stdin, wait=True)
     if text is None:
         raise UsageError(
-            "there is no text, and nothing on stdin",
+            "no text, and nothing on stdin",
             'name a text, a file, or pipe one in:  lmtool score "Once upon a time" --heat',
         )
     if not text:
-        raise UsageError("stdin is empty: there is nothing to score", "pipe a text in")
+        raise UsageError("stdin is empty: nothing to score", "pipe a text in")
     return text

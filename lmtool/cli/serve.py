@@ -1,4 +1,4 @@
-"""`lmtool serve`: a model behind a port or a pipe, until Ctrl-C."""
+"""`lmtool serve`: models on a port or a pipe, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from lmtool.cli.common_options import ServerCommon
 from lmtool.core.errors import UsageError
 from lmtool.inference.backends.registry import BackendConfig
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.protocol.lmtp.config import ServerConfig
-from lmtool.serving.access_config import AccessConfig
+from lmtool.serving.access_config import PortOptions
 from lmtool.serving.config import (
     CONNECTIONS,
     ENGINE,
     MODELS,
     OUTPUT,
     EvergreenOptions,
-    HttpConfig,
     LifeConfig,
     ListenConfig,
     ModelsConfig,
@@ -27,21 +25,15 @@ from lmtool.serving.config import (
     ReplicasConfig,
     ServiceConfig,
     ServingConfig,
-    WatchConfig,
 )
-from lmtool.serving.tls_config import TlsConfig
 from lmtool.settings.option import option
 
 
 async def serve(
     common: ServerCommon,
     listen: ListenConfig,
-    access: AccessConfig,
-    http: HttpConfig,
-    tls: TlsConfig,
+    port_options: PortOptions,
     evergreen: EvergreenOptions,
-    server: ServerConfig,
-    watch: WatchConfig,
     engine: EngineConfig,
     replicas: ReplicasConfig,
     models: ModelsConfig,
@@ -51,27 +43,28 @@ async def serve(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL]...",
-            help="Folders, GGUF files, hub names, random:NAME; auto: what clients name.  [default: the embedded model]",
+            help="Folders, GGUF files, hub names, random:NAME; auto: what clients name.  [default: the included model]",
             show_default=False,
         ),
     ] = None,
-    stdio: bool = option(False, "Speak on stdin and stdout, not on a port.", CONNECTIONS),
-    cuda: bool = option(False, "The same as --device cuda.", ENGINE),
+    stdio: bool = option(False, "Use stdin and stdout instead of a port.", CONNECTIONS),
+    cuda: bool = option(False, "Same as --device cuda.", ENGINE),
     batch_size: int | None = option(None, "LMQL's --max-streams.", minimum=1, hidden=True),
-    static: bool = option(False, "Load no other models: always so, except with auto.", MODELS),
-    record: str | None = option(None, "Record traffic as a trace; a folder: one a connection.", OUTPUT, metavar="FILE"),
-    pools: str | None = option(None, "Serve the pools of this file too, see gateway.", MODELS, metavar="FILE"),
-    inspect: bool = option(False, "Show the traffic: lmtool inspect on this server.", OUTPUT),
+    static: bool = option(False, "Load no other models; always true except with auto.", MODELS),
+    record: str | None = option(
+        None, "Record traffic as a trace; a folder gets one trace per connection.", OUTPUT, metavar="FILE"
+    ),
+    pools: str | None = option(None, "Serve the pools of this file as well, see gateway.", MODELS, metavar="FILE"),
+    inspect: bool = option(False, "Show the traffic as lmtool inspect does.", OUTPUT),
 ) -> None:
-    """Serve models over LMTP, Evergreen, and HTTP as OpenAI's and Anthropic's APIs.
+    """Serve models over LMTP, Evergreen, and HTTP with OpenAI's and Anthropic's APIs.
 
-    Listens at once; requests wait while their model loads. Ctrl-C lets running streams end and exits with 0; a second
-    one ends them.
+    Listens at once; requests wait while their model loads. Ctrl-C lets running streams finish and exits with 0; a
+    second Ctrl-C stops them.
     """
     import asyncio
     import os
 
-    from lmtool.net.access.policy import AccessPolicy
     from lmtool.serving.composition import check_device, need_serve_packages
 
     need_serve_packages()  # before anything is imported that needs them
@@ -84,8 +77,6 @@ async def serve(
     models = replace(models, model=main, extra_models=extra)
     _check_models(models, backend, static=static)
     models.check()
-    listen.check(common.typed)
-    http.check()
     evergreen.check()
     engine = replace(
         engine,
@@ -93,31 +84,13 @@ async def serve(
         max_streams=batch_size or engine.max_streams,
         threads=engine.threads if engine.threads is not None else threads_for(main, *extra),
     )
-    policy = AccessPolicy() if stdio else access.policy(listen, common.api_key)
+    place = None if stdio else listen
+    service = ServiceConfig(models, engine, backend=backend, pools=_pools(pools), evergreen=evergreen)
+    service = port_options.applied(service, place, common.api_key, common.typed)
     await asyncio.to_thread(check_device, backend, engine)
-    pooled = _pools(pools)
-    service = ServiceConfig(
-        models,
-        engine,
-        server,
-        backend,
-        policy,
-        http=http,
-        pools=pooled,
-        evergreen=evergreen,
-        certificate=tls.load(None if stdio else listen),
-        api_keys=access.api_keys,
-        watch=watch,
-    )
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
-    config = ServingConfig(
-        None if stdio else listen,
-        replace(service, workers=workers),
-        life,
-        record,
-        verbose=bool(common.verbose),
-        debug=common.debug,
-    )
+    service = replace(service, workers=workers)
+    config = ServingConfig(place, service, life, record, verbose=bool(common.verbose), debug=common.debug)
     if inspect:
         from lmtool.cli.inspect_servers import serve_inspected
         from lmtool.terminal.tui.headless import need_screen
@@ -129,27 +102,27 @@ async def serve(
 
 
 def _check_models(models: ModelsConfig, backend: BackendConfig, *, static: bool) -> None:
-    """Raise `UsageError` for models that contradict other options; what the backend's `check` raises."""
+    """Raise `UsageError` for models that contradict other options, and what the backend's `check` raises."""
     from lmtool.inference.backends.registry import VLLM
     from lmtool.serving.model_names import AUTO
 
     if static and models.model == AUTO:
-        raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
+        raise UsageError("--static serves one model, auto serves any", "name the model, or omit --static")
     if static and models.allow_model:
         raise UsageError(
             "--static loads no other models, and --allow-model names one",
-            "leave one of them out; models that are named without it are loaded at the start",
+            "omit one of them; models named on the command line are loaded at the start",
         )
     backend.check()
     if models.extra_models and backend.backend == VLLM:
         raise UsageError(
-            f"a worker of vLLM serves one model, and {1 + len(models.extra_models)} are named",
-            "start a server for each",
+            f"a vLLM worker serves one model, but {1 + len(models.extra_models)} are named",
+            "start one server for each",
         )
 
 
 def _pools(file: str | None) -> PoolsConfig | None:
-    """The pools of a file; None without one. Raises `FileError`."""
+    """The pools of a file, or None without a file. Raises `FileError`."""
     if file is None:
         return None
     from lmtool.serving.composition import need_gateway_packages
@@ -160,7 +133,7 @@ def _pools(file: str | None) -> PoolsConfig | None:
     return PoolsConfig(load(file), file)
 
 
-_OF_PORTS = {
+_PORT_OPTIONS = {
     *("port", "host", "unix", "grpc_port", "allow_origin", "allow_host", "no_auth", "api_keys", "trusted_proxy"),
     *("allow_ref", "peer_actions", "watch"),
 }
@@ -171,7 +144,7 @@ def _check_contradictions(
 ) -> None:
     if cuda and device not in {"auto", "cuda"} and not device.startswith("cuda:"):
         raise UsageError(f"--cuda and --device {device} contradict each other", "give one of them")
-    if stdio and (other := common.typed & _OF_PORTS):
+    if stdio and (other := common.typed & _PORT_OPTIONS):
         raise UsageError(
             f"--stdio and --{min(other).replace('_', '-')} contradict each other: it speaks on stdin and stdout",
             "give one of them",
@@ -179,5 +152,5 @@ def _check_contradictions(
     if inspect and (stdio or json_logs):
         raise UsageError(
             f"--inspect and --{'stdio' if stdio else 'json-logs'} contradict each other: it takes the terminal",
-            "leave one of them out",
+            "omit one of them",
         )

@@ -13,7 +13,7 @@ from lmtool.core.errors import FileError
 
 FILE_NAME = "lmtool.toml"
 KEYS = ("inspect", "keys")
-"""The table of the inspector's key bindings: its names are actions, not options."""
+"""Table of the inspector's key bindings; its names are actions, not options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,16 @@ class Setting:
 
     value: Any
     origin: Path
-    """The file it was read from."""
+    """File that sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values per command path, such as `("chat", "max_tokens")`; `("endpoint",)` holds for every command."""
+    """Values per command path, such as `("chat", "max_tokens")`; `("endpoint",)` applies to every command."""
 
     values: Mapping[tuple[str, ...], Setting] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
-    """The files that were read, highest precedence first."""
+    """Files that were read, highest precedence first."""
 
     @property
     def keys(self) -> dict[str, str]:
@@ -39,18 +39,18 @@ class Settings:
         return {path[-1]: str(setting.value) for path, setting in self.values.items() if path[:-1] == KEYS}
 
     def find(self, command: tuple[str, ...], option: str) -> Setting | None:
-        """The setting of a command's option, or None."""
+        """Setting of a command's option, or None."""
         return self.values.get((*command, option)) or self.values.get((option,))
 
     def origin(self, command: tuple[str, ...], option: str) -> Path | None:
-        """The file with that setting, or None."""
+        """File with the setting of a command's option, or None."""
         setting = self.find(command, option)
         return None if setting is None else setting.origin
 
     def default_map(self, options: Mapping[tuple[str, ...], Mapping[str, str]]) -> dict[str, Any]:
         """Nested defaults as click reads them. options: for each command path, option names to parameter names.
 
-        Raises `FileError` for a name that no command has.
+        Raises `FileError` for an unknown option.
         """
         for path, setting in self.values.items():
             self._check(path, setting, options)
@@ -76,9 +76,9 @@ class Settings:
 
         near = difflib.get_close_matches(".".join(path), [".".join(k) for k in all_paths], n=1)
         raise FileError(
-            f"{setting.origin}: no option is called {'.'.join(path)!r}",
+            f"{setting.origin}: unknown option {'.'.join(path)!r}",
             *([f"did you mean:  {near[0]}"] if near else []),
-            "all names:     lmtool config show",
+            "list all names:  lmtool config show",
         )
 
 
@@ -95,12 +95,12 @@ def load(explicit: str | None = None) -> Settings:
 
 
 def project_file(start: Path) -> Path | None:
-    """The nearest `lmtool.toml` in `start` or a folder above it, or None."""
+    """The nearest `lmtool.toml` in `start` or its parents, or None."""
     return next((d / FILE_NAME for d in (start, *start.parents) if (d / FILE_NAME).is_file()), None)
 
 
 def user_file() -> Path:
-    """The user's settings file in the platform's configuration folder; it need not exist."""
+    """The user's settings file in the platform's configuration folder, whether it exists or not."""
     if sys.platform == "win32":
         base = Path(os.environ.get("APPDATA") or Path.home() / "AppData/Roaming")
     elif sys.platform == "darwin":

@@ -21,16 +21,17 @@ MAX_IDS = 1 << 20
 def tokenize(
     common: Common,
     text: Annotated[
-        list[str] | None, typer.Argument(help="Text, or ids with --decode; '-' or nothing: stdin.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Text, or ids with --decode; '-' or nothing reads stdin.", show_default=False),
     ] = None,
     *,
-    ids: str | None = option(None, 'Ids in place of text, such as "15496 220".', metavar="IDS"),
+    ids: str | None = option(None, 'Show these ids instead of a text, such as "15496 220".', metavar="IDS"),
     decode: bool = option(False, "Print only the text of ids."),
     count: bool = option(False, "Print only the number of tokens."),
     json: bool = option(False, "Print one JSON object."),
     special: bool = option(True, "Add the model's special tokens, such as bos."),
     tokenizer: str | None = option(
-        None, "A model's hub name or folder.  [default: the embedded model]", short="-m", metavar="NAME"
+        None, "Hub name or folder of a model.  [default: the included model]", short="-m", metavar="NAME"
     ),
 ) -> None:
     """Show the tokens of a text: ids, texts, bytes. Needs no server."""
@@ -49,7 +50,7 @@ def tokenize(
     if count:
         out.line(str(len(tokens)))
     elif decode:
-        out.line(own.decode(tokens))  # with a line feed, which `lmtool tokenize` removes when it reads the text again
+        out.line(own.decode(tokens))  # `lmtool tokenize` removes the line feed when it reads the text
     elif json:
         out.line(as_json(tokens, own))
     else:
@@ -63,16 +64,16 @@ def _input(words: list[str] | None) -> str:
         return " ".join(words)
     piped = read_stdin(sys.stdin, wait=bool(words))
     if piped is None:
-        raise UsageError("there is no text, and nothing on stdin", 'for example:  lmtool tokenize "Hello there"')
+        raise UsageError("no text, and nothing on stdin", 'for example:  lmtool tokenize "Hello there"')
     return piped
 
 
 def parse_ids(text: str) -> list[int]:
-    """The ids in a text, between spaces, commas or brackets. Raises `UsageError` for anything else."""
+    """Ids separated by spaces, commas or brackets. Raises `UsageError` for anything else."""
     words = [word for word in re.split(r"[\s,\[\]]+", text) if word]
     for word in words:
         if not re.fullmatch(r"\d{1,10}", word):
-            raise UsageError(f"{word!r} is no token id", 'ids are whole numbers, such as "15496 220"')
+            raise UsageError(f"{word!r} is not a token id", 'ids are whole numbers, such as "15496 220"')
     if len(words) > MAX_IDS:
         raise UsageError(f"{len(words)} ids are more than {MAX_IDS}", "send fewer")
     return [int(word) for word in words]
@@ -96,13 +97,13 @@ def as_json(tokens: list[int], own: TextTokenizer) -> str:
 
 
 def quoted(token: int, own: TextTokenizer) -> str:
-    """The token's text in quotes; the vocabulary's spelling of special ids and parts of characters."""
+    """The token's text in quotes; special ids and parts of characters as the vocabulary spells them."""
     text = text_of(token, own)
     return repr(text) if text else str(own.token(token))
 
 
 def text_of(token: int, own: TextTokenizer) -> str | None:
-    """The text that a token adds; None for part of a character."""
+    """The text of a token; None for part of a character."""
     try:
         return own.piece(token).decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`lmtool tour`: the inspector in two minutes, by doing."""
+"""`lmtool tour`: an interactive tour of the inspector."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 LOOK = "How it looks"
 SLOW, QUICK = 8.0, 100.0
-"""Tokens a second of a stream: while there is something to pause; later, where one waits for its end."""
+"""Tokens per second of a stream: while the user pauses it; later, when the user waits for its end."""
 NEXT_STEPS = (
-    "lmtool chat             talk with the same model",
-    "lmtool serve            keep a model loaded, for every program",
-    "lmtool inspect          watch what all of its clients say",
+    "lmtool chat             chat with the same model",
+    "lmtool serve            keep a model loaded for other programs",
+    "lmtool inspect          watch the traffic of all its clients",
     "lmtool docs inspector   what else the inspector can do",
 )
 
@@ -28,14 +28,13 @@ NEXT_STEPS = (
 async def tour(
     common: Common,
     *,
-    restart: bool = option(False, "Begin anew, not where the tour was left."),
-    theme: str | None = option(None, "A theme of Textual.", LOOK, metavar="NAME", shown_default="as inspect's"),
+    restart: bool = option(False, "Start from the beginning."),
+    theme: str | None = option(None, "Textual theme.", LOOK, metavar="NAME", shown_default="that of inspect"),
     ascii: bool = option(False, "Draw with ASCII only.", LOOK),  # noqa: A002 - as the option is called
 ) -> None:
-    """Learn the inspector in two minutes, by doing: run, pause, look at tokens, branch, compare.
+    """Learn the inspector in two minutes: run, pause, look at tokens, branch, compare.
 
-    On the embedded model, which is loaded into this process: no server is needed. q leaves at any time; the next tour
-    goes on where this one was left.
+    Uses the included model in this process, without a server. q quits at any time; the next tour resumes there.
     """
     import typer
 
@@ -48,9 +47,9 @@ async def tour(
     need_serve_packages()
     if not has_screen():
         raise UsageError(
-            "lmtool tour is done with keys on a screen, and there is no terminal here",
-            "run it where stdin, stdout and stderr are one",
-            "the same in words:  lmtool docs inspector",
+            "lmtool tour needs a terminal",
+            "run it with stdin, stdout and stderr connected to one",
+            "read instead:  lmtool docs inspector",
         )
     out, warnings = common.output(), list[str]()
     progress = Progress(tour_file(), restart=restart)
@@ -95,7 +94,7 @@ async def _run(options: InspectorOptions, progress: Progress, warn: Callable[[st
 
 
 def _source(progress: Progress, warn: Callable[[str], None]) -> Source:
-    """The embedded model in this process, at a pace that eyes can follow."""
+    """The included model in this process, at a readable speed."""
     from functools import partial
 
     from lmtool.cli.inspect_servers import find_tokenizer
@@ -114,10 +113,10 @@ def _say_what_is_next(note: Callable[[str], None], progress: Progress) -> None:
     from lmtool.terminal.tui.tour_steps import STEPS
 
     if progress.step is None:
-        note("that was the tour; next:")
+        note("tour completed; next:")
         for line in NEXT_STEPS:
             note(f"  {line}")
         return
     place = max(progress.index, progress.target)
     title = STEPS[min(place, len(STEPS) - 1)].title
-    note(f"left at step {place + 1} of {len(STEPS)} ({title}); it goes on there by:  lmtool tour")
+    note(f"left at step {place + 1} of {len(STEPS)} ({title}); resume:  lmtool tour")

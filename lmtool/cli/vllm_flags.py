@@ -1,4 +1,4 @@
-"""The command line of `vllm serve`, and of DotLLM, in the words of `lmtool serve`; pure."""
+"""Translates the command line of `vllm serve`, and of DotLLM, to that of `lmtool serve`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from lmtool.core.errors import UsageError
 
 LETTERS = {
-    "-ac": "--attention-config",
-    "-asc": "--api-server-count",
-    "-cc": "--compilation-config",
-    "-dc": "--diffusion-config",
-    "-dcp": "--decode-context-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-dpa": "--data-parallel-address",
-    "-dpb": "--data-parallel-backend",
-    "-dpe": "--data-parallel-external-lb",
-    "-dph": "--data-parallel-hybrid-lb",
-    "-dpl": "--data-parallel-size-local",
-    "-dpm": "--data-parallel-multi-port-external-lb",
-    "-dpn": "--data-parallel-rank",
-    "-dpp": "--data-parallel-rpc-port",
-    "-dpr": "--data-parallel-start-rank",
-    "-ep": "--enable-expert-parallel",
-    "-n": "--nnodes",
-    "-pcp": "--prefill-context-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-r": "--node-rank",
-    "-sc": "--speculative-config",
-    "-tp": "--tensor-parallel-size",
-}
-"""vLLM's short options; `-q` is missing, which is `--quiet` here unless a quantization method follows."""
+    "-ac": "--attention-config", "-asc": "--api-server-count", "-cc": "--compilation-config",
+    "-dc": "--diffusion-config", "-dcp": "--decode-context-parallel-size", "-dp": "--data-parallel-size",
+    "-dpa": "--data-parallel-address", "-dpb": "--data-parallel-backend", "-dpe": "--data-parallel-external-lb",
+    "-dph": "--data-parallel-hybrid-lb", "-dpl": "--data-parallel-size-local",
+    "-dpm": "--data-parallel-multi-port-external-lb", "-dpn": "--data-parallel-rank",
+    "-dpp": "--data-parallel-rpc-port", "-dpr": "--data-parallel-start-rank", "-ep": "--enable-expert-parallel",
+    "-n": "--nnodes", "-pcp": "--prefill-context-parallel-size", "-pp": "--pipeline-parallel-size",
+    "-r": "--node-rank", "-sc": "--speculative-config", "-tp": "--tensor-parallel-size",
+}  # fmt: skip
+"""vLLM's short options, except `-q`, which is `--quiet` here unless a quantization method follows."""
 QUANTIZATION_METHODS = frozenset(
     (
         "auto_awq", "auto_gptq", "awq", "awq_marlin", "bitsandbytes", "compressed-tensors", "deepseek_v4_fp8",
@@ -52,7 +38,7 @@ RENAMED = {
     "--data-parallel-size": "--replicas",
     "--api-server-count": "",
 }
-"""Options with a value that mean the same under another name; those without one are left out."""
+"""Options with a value that have another name here; empty: dropped."""
 SWITCHES = {
     "--enable-prefix-caching": "--prefix-cache",
     "--no-enable-prefix-caching": "--no-prefix-cache",
@@ -66,41 +52,41 @@ SWITCHES = {
     "--disable-log-stats": "",
     "--disable-uvicorn-access-log": "",
 }
-"""Options without a value; those that are always so here are left out."""
+"""Options without a value; empty: always on here, dropped."""
 ENGINE = {
     "--gpu-memory-utilization": "give the memory for keys and values in bytes: --kv-cache-bytes N",
     "--quantization": "quantize weights of 16 or 32 bits by --quantize int8, int4 or fp8, or serve a GGUF file",
-    "--block-size": "leave it out: the size of cache blocks is chosen here",
-    "--swap-space": "leave it out: nothing is swapped",
-    "--cpu-offload-gb": "leave it out: weights stay on one device",
-    "--speculative-config": "leave it out: drafts are made without a second model",
-    "--load-format": "leave it out: safetensors and GGUF files are read",
+    "--block-size": "omit it: the size of cache blocks is chosen automatically",
+    "--swap-space": "omit it: nothing is swapped",
+    "--cpu-offload-gb": "omit it: weights stay on one device",
+    "--speculative-config": "omit it: drafts need no second model",
+    "--load-format": "omit it: safetensors and GGUF files are read",
     "--max-lora-rank": "merge the adapter into the weights",
-    "--pipeline-parallel-size": "leave it out, or --backend vllm",
-    "--distributed-executor-backend": "leave it out, or --backend vllm",
-    "--seed": "send seed with the request: without one each answer draws its own",
+    "--pipeline-parallel-size": "omit it, or use --backend vllm",
+    "--distributed-executor-backend": "omit it, or use --backend vllm",
+    "--seed": "send seed with the request; otherwise each answer uses a random one",
 }
-"""vLLM's options with a value that this engine lacks, and what to do; `--backend vllm` takes them as they are."""
+"""Options with a value that this engine lacks, with advice; `--backend vllm` takes them unchanged."""
 ENGINE_SWITCHES = {
     "--enforce-eager": "",
     "--enable-lora": "merge the adapter into the weights",
-    "--enable-expert-parallel": "leave it out, or --backend vllm",
-    "--enable-sleep-mode": "models leave memory by --idle-unload SECONDS",
+    "--enable-expert-parallel": "omit it, or use --backend vllm",
+    "--enable-sleep-mode": "unload idle models by --idle-unload SECONDS",
 }
-"""The same without a value; those with nothing to do mean nothing here."""
+"""Options without a value that this engine lacks, with advice; empty: no effect here."""
 ELSEWHERE = {
     "--download-dir": "set HF_HOME in the environment",
     "--hf-token": "set HF_TOKEN in the environment",
     "--lora-modules": "merge the adapter into the weights, and serve the folder",
-    "--ssl-ca-certs": "clients show keys, not certificates: --api-key",
-    "--ssl-cert-reqs": "clients show keys, not certificates: --api-key",
+    "--ssl-ca-certs": "clients authenticate with keys, not certificates: --api-key",
+    "--ssl-cert-reqs": "clients authenticate with keys, not certificates: --api-key",
     "--middleware": "put a proxy in front",
-    "--logits-processors": "constraints hold streams to a form: structured_outputs in the request",
+    "--logits-processors": "constrain answers with structured_outputs in the request",
     "--chat-template-kwargs": "send chat_template_kwargs with the request",
     "--default-chat-template-kwargs": "send chat_template_kwargs with the request",
     "--override-generation-config": "send the parameters with the request",
 }
-"""Options that this program has in another place."""
+"""Options that are set elsewhere here, with advice."""
 FIXED: Mapping[str, frozenset[str]] = {
     "--tokenizer-mode": frozenset({"auto", "hf"}),
     "--response-role": frozenset({"assistant"}),
@@ -118,7 +104,7 @@ FIXED: Mapping[str, frozenset[str]] = {
     "--guided-decoding-backend": frozenset({"auto", "guidance", "llguidance"}),
     "--structured-outputs-config.backend": frozenset({"auto", "guidance", "llguidance"}),
 }
-"""Options that have these values here, and no other."""
+"""Options whose only possible values here are these."""
 DEFAULTS: Mapping[str, frozenset[str]] = {
     "--block-size": frozenset({"16"}),
     "--swap-space": frozenset({"4", "0"}),
@@ -129,7 +115,7 @@ DEFAULTS: Mapping[str, frozenset[str]] = {
     "--quantization": frozenset({"gguf"}),
     "--seed": frozenset({"0"}),
 }
-"""Values of `ENGINE`'s options that ask for nothing."""
+"""Values of `ENGINE`'s options that have no effect, and are dropped."""
 PASSED_SWITCHES = frozenset(
     (
         "allow-deprecated-quantization", "async-scheduling", "calculate-kv-scales", "data-parallel-external-lb",
@@ -139,7 +125,7 @@ PASSED_SWITCHES = frozenset(
         "trust-remote-code",
     )
 )  # fmt: skip
-"""vLLM's options without a value that `--backend vllm` takes; any other one has a value, where a word follows it."""
+"""vLLM's options without a value that `--backend vllm` takes; all others take a following word as value."""
 VLLM = "vllm"
 _NUMBER = re.compile(r"-\d[\d.eE+-]*")
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
@@ -160,19 +146,19 @@ def translate(words: Sequence[str], own: Mapping[str, bool] | None = None) -> li
 
 
 class _Words:
-    """The words of a command line, read from the left."""
+    """Words of a command line, read from the left."""
 
     def __init__(self, words: Sequence[str], own: Mapping[str, bool]) -> None:
         self._left = list(words)
         self._own = own
         self._parts: dict[str, dict[str, object]] = {}
-        """Members of options that are objects, given one by one as `--option.member`."""
+        """Members of object options, given one by one as `--option.member`."""
         self._vllm = _names_vllm(words)
         self._model = any(word == "--model" or word.startswith("--model=") for word in words)
-        """Whether a model was named, so that further words after an option are its values, as vLLM reads them."""
+        """Whether a model was named; then further words after an option are its values, as in vLLM."""
 
     def __iter__(self) -> Iterator[list[str]]:
-        """What each option, or each other word, becomes."""
+        """The translation of each option or other word."""
         while self._left:
             word = self._left.pop(0)
             if not word.startswith("-"):
@@ -193,12 +179,12 @@ class _Words:
             yield _backend_option(option, json.dumps(members))
 
     def _unknown(self, name: str, word: str, equals: str) -> str:
-        """An option of neither table: as it was typed, or in full, so that the error names what was meant."""
+        """An unknown option, unchanged, or in its long form so that the error names it."""
         value = equals + self._left.pop(0) if equals else ""
         return name + value if word.partition("=")[0] in LETTERS else word
 
     def _own_option(self, name: str, equals: str) -> list[str]:
-        """An option of ours with its value, which may look like an option of vLLM's."""
+        """One of our options with its value, which may look like a vLLM option."""
         if equals:
             return [f"{name}={self._left.pop(0)}"]
         return [name, self._left.pop(0)] if self._own[name] and self._left else [name]
@@ -227,7 +213,7 @@ class _Words:
         return self._vllm and bool(self._own) and name.startswith("--") and len(name) > 2 and name not in self._own
 
     def _pass_on(self, name: str) -> list[str]:
-        """An option that only vLLM knows, with its value, or as a switch."""
+        """An option only of vLLM, with its value, or as a switch."""
         option, _, member = name.partition(".")
         value = "true"
         if name.startswith("--no-"):
@@ -246,7 +232,7 @@ class _Words:
         return self._left.pop(0)
 
     def _further(self) -> list[str]:
-        """Words up to the next option: more values of an option that takes several."""
+        """Words up to the next option: further values of the current one."""
         words = list(itertools.takewhile(lambda word: not word.startswith("-"), self._left))
         del self._left[: len(words)]
         return words
@@ -256,7 +242,7 @@ class _Words:
         return [word for one in names for word in (name, one)]
 
     def _key(self, name: str) -> list[str]:
-        """One key; vLLM takes several, and a second one is not a model."""
+        """One key. vLLM takes several; a second one must not be read as a model."""
         key = self._value(name)
         if more := self._further():
             raise UsageError(
@@ -277,11 +263,13 @@ class _Words:
         except ValueError:
             origins = [value]
         if not isinstance(origins, list):
-            raise UsageError(f"{name} {value!r} is no JSON list", "such as --allowed-origins '[\"https://one.org\"]'")
+            raise UsageError(
+                f"{name} {value!r} is not a JSON list", "such as --allowed-origins '[\"https://one.org\"]'"
+            )
         return [word for origin in origins for word in ("--allow-origin", str(origin))]
 
     def _devices(self, name: str) -> list[str]:
-        """A layout of this machine's devices; vLLM itself knows what else it may split a model over."""
+        """A layout of devices; with vLLM, its own option."""
         value = self._value(name)
         if value == "1":
             return []
@@ -300,7 +288,7 @@ class _Words:
         return [] if value in DEFAULTS.get(name, ()) else _refuse(name, ENGINE[name])
 
     def _cache_dtype(self, name: str) -> list[str]:
-        """An option of both; vLLM has more values, and two names for one of ours."""
+        """An option of both programs; vLLM has more values, and two names for fp8."""
         value = self._value(name)
         if self._vllm:
             return _backend_option(name, value)
@@ -314,7 +302,7 @@ class _Words:
     def _fixed(self, name: str) -> list[str]:
         value = self._value(name)
         if value not in FIXED[name]:
-            raise UsageError(f"{name} is {value!r}; here it is {', '.join(sorted(FIXED[name]))}", "leave it out")
+            raise UsageError(f"{name} is {value!r}; here it is {', '.join(sorted(FIXED[name]))}", "omit it")
         return []
 
 
@@ -339,7 +327,7 @@ def _names_vllm(words: Sequence[str]) -> bool:
 
 
 def _number(text: str) -> str:
-    """A number as vLLM takes it: 32k is 32,000 and 32K is 32,768."""
+    """A number in vLLM's notation: 32k is 32,000 and 32K is 32,768."""
     match = _HUMAN.fullmatch(text)
     return str(int(float(match[1]) * _FACTORS[match[2]])) if match else text
 

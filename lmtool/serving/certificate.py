@@ -1,4 +1,4 @@
-"""The certificate with which a server's ports speak TLS."""
+"""TLS certificate of a server's ports."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from lmtool.core.errors import FileError
 
 @dataclass(slots=True)
 class Certificate:
-    """A certificate and its key, read and found to belong together."""
+    """A certificate with its matching private key."""
 
     context: ssl.SSLContext
-    """For servers; TLS 1.2 at least."""
+    """For servers; at least TLS 1.2."""
     chain: bytes = field(repr=False)
-    """The file of the certificate, PEM."""
+    """Content of the certificate's file, PEM."""
     key: bytes = field(repr=False)
-    """The file of the private key, PEM."""
+    """Content of the private key's file, PEM."""
     certfile: str
     keyfile: str | None = None
 
     def renew(self) -> None:
-        """Read the files again; connections that are opened from now on get what is there now.
+        """Reload the files for new connections.
 
-        Raises `FileError` for files that cannot be used, and changes nothing.
+        Raises `FileError` for unusable files, and changes nothing.
         """
         renewed = read_certificate(self.certfile, self.keyfile)
         self.context.load_cert_chain(self.certfile, self.keyfile or self.certfile, password=_no_password)
@@ -33,7 +33,7 @@ class Certificate:
 
 
 def read_certificate(certfile: str, keyfile: str | None = None) -> Certificate:
-    """The certificate in a file, and its key in another one or in the same. Raises `FileError`."""
+    """The certificate in a file, with its key from another or the same file. Raises `FileError`."""
     key_place = keyfile or certfile
     chain, key = _read(certfile, "--ssl-certfile"), _read(key_place, "--ssl-keyfile")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -56,15 +56,15 @@ def _no_password() -> str:
 
 
 def _unusable(certfile: str, keyfile: str | None, error: Exception) -> FileError:
-    """Why these files do not make a server."""
+    """The error for a certificate and key that cannot be loaded."""
     files = certfile if keyfile is None else f"{certfile} and {keyfile}"
     reason = getattr(error, "reason", None)
     if reason == "KEY_VALUES_MISMATCH":
-        return FileError(f"{keyfile or certfile} is the key of another certificate than {certfile}", "check both")
+        return FileError(f"{keyfile or certfile} does not match the certificate {certfile}", "check both")
     if isinstance(error, ssl.SSLError) and keyfile is None:
-        hint = "a file with both, PEM; or name the key's:  --ssl-keyfile FILE"
+        hint = "put both into it, in PEM, or add the key's file:  --ssl-keyfile FILE"
         return FileError(f"{certfile} has no certificate with its private key", hint)
     if isinstance(error, ssl.SSLError):
-        return FileError(f"{files} are no certificate and its private key", "both in PEM, which begins with -----BEGIN")
+        return FileError(f"{files} are not a certificate and its key", "both must be PEM, which begins with -----BEGIN")
     hint = "decrypt it:  openssl pkey -in KEY -out FILE"
     return FileError(f"{files} cannot be used: {error}", hint)

@@ -1,4 +1,4 @@
-"""Configuration of a server: each field with its default, and with its option of `lmtool serve`."""
+"""Configuration of a server: each field with its default and its option of `lmtool serve`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from lmtool.inference.tiny.path import source_of
 from lmtool.net.access.names import is_loopback
 from lmtool.net.access.policy import AccessPolicy
 from lmtool.protocol.lmtp.config import ServerConfig
-from lmtool.serving.byte_size import parse_bytes
-from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
+from lmtool.serving.model_names import AUTO, parse_bytes, served, weight_bytes, with_aliases, with_pins
 from lmtool.settings.option import option
 
 if TYPE_CHECKING:
@@ -37,60 +36,62 @@ OUTPUT = "Output"
 
 @dataclass(frozen=True, slots=True)
 class ModelsConfig:
-    """Which models a server has, and under which names."""
+    """Models of a server, and their names."""
 
     model: str | None = None
     """A local folder, a hub name, `auto` for whatever a client names; None or `lmtool-tiny` for the embedded model."""
     served_model_name: tuple[str, ...] = option(
-        (), "Show the model under this name (repeatable).", MODELS, metavar="NAME"
+        (), "Serve the model under this name (repeatable).", MODELS, metavar="NAME"
     )
-    """Further names for the model; the first one is shown in place of its own."""
+    """Further names of the model; the first replaces its own name in lists."""
     allow_model: tuple[str, ...] = option(
-        (), "Load this one too when a client names it (repeatable).", MODELS, metavar="NAME"
+        (), "Load this model when a client names it (repeatable).", MODELS, metavar="NAME"
     )
     allow_download: tuple[str, ...] = option(
-        (), "Under auto, download hub models whose names match (repeatable).", MODELS, metavar="PATTERN"
+        (), "With auto, download hub models matching this name (repeatable).", MODELS, metavar="PATTERN"
     )
-    """Such as `Qwen/*`; without one, clients of `auto` may name what the hub's cache has."""
-    alias: tuple[str, ...] = option((), "One more name of a served model (repeatable).", MODELS, metavar="NAME=MODEL")
+    """Such as `Qwen/*`; without a pattern, clients of `auto` may name models in the hub's cache only."""
+    alias: tuple[str, ...] = option((), "Add a name to a served model (repeatable).", MODELS, metavar="NAME=MODEL")
     pin: tuple[str, ...] = option(
-        (), "Load this one at the start, and never unload it (repeatable).", MODELS, metavar="NAME"
+        (), "Load this model at the start and never unload it (repeatable).", MODELS, metavar="NAME"
     )
-    max_loaded: int | None = option(None, "Models in memory at once.", MODELS, metavar="N", minimum=1)
-    """The one unused longest makes room. None: no limit."""
-    memory: str | None = option(None, "Memory for the weights of all models, such as 4GB.", MODELS, metavar="BYTES")
-    """The one unused longest makes room. None: no limit."""
+    max_loaded: int | None = option(None, "Most models in memory.", MODELS, metavar="N", minimum=1)
+    """The least recently used model is unloaded. None: no limit."""
+    memory: str | None = option(
+        None, "Most memory for the weights of all models, such as 4GB.", MODELS, metavar="BYTES"
+    )
+    """The least recently used model is unloaded. None: no limit."""
     idle_unload: float | None = option(
-        None, "Unload a model that had no stream for so long.", MODELS, metavar="SECONDS", minimum=0
+        None, "Unload a model that had no stream for this long.", MODELS, metavar="SECONDS", minimum=0
     )
-    tokenizer: str | None = option(
-        None, "Folder or hub name that has the main model's tokenizer.", MODELS, metavar="MODEL"
+    tokenizer: str | None = option(None, "Folder or hub name of the main model's tokenizer.", MODELS, metavar="MODEL")
+    chat_template: str | None = option(
+        None, "Jinja template that replaces the main model's own.", MODELS, metavar="FILE"
     )
-    chat_template: str | None = option(None, "Jinja template in place of the main model's own.", MODELS, metavar="FILE")
     tool_call_parser: str | None = option(
         None,
-        "How the model writes tool calls, by vLLM's names: hermes, llama3_json, mistral, qwen3_coder, glm45, "
+        "Format of tool calls, by vLLM's names: hermes, llama3_json, mistral, qwen3_coder, glm45, "
         "deepseek_v3, deepseek_v31, kimi_k2, granite, pythonic, openai, none.",
         MODELS,
         metavar="NAME",
-        shown_default="as its template",
+        shown_default="detected from its template",
     )
     reasoning_parser: str | None = option(
         None,
-        "How the main model writes thoughts: think, qwen3, deepseek_r1, openai_gptoss, none, ...",
+        "Format of the main model's thoughts: think, qwen3, deepseek_r1, openai_gptoss, none, ...",
         MODELS,
         metavar="NAME",
-        shown_default="as its template",
+        shown_default="detected from its template",
     )
     generation_config: str = option(
         "auto",
-        "Sampling defaults over HTTP: auto (those in the model's files), none, or a file for the main model.",
+        "Sampling defaults over HTTP: auto (from the model's files), none, or a file for the main model.",
         MODELS,
         metavar="FILE",
     )
-    """`none` may also be spelt `vllm`, and FILE be a folder that has a generation_config.json."""
+    """`vllm` means `none`; FILE may be a folder with a generation_config.json."""
     extra_models: tuple[str, ...] = ()
-    """Further folders and hub names, loaded at the start as well, as far as there is room."""
+    """Further folders and hub names, loaded at the start while memory allows."""
 
     @classmethod
     def of(cls, model: str | Sequence[str] | None, **options: Any) -> ModelsConfig:
@@ -101,7 +102,7 @@ class ModelsConfig:
         return config
 
     def check(self) -> None:
-        """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
+        """Raise `UsageError`, `FileError` or `ModelLoadError` for invalid options, before anything is loaded."""
         from lmtool.protocol.http.tools.formats import TOOL_CALL_PARSERS
 
         if self.tool_call_parser is not None and self.tool_call_parser not in TOOL_CALL_PARSERS:
@@ -113,7 +114,7 @@ class ModelsConfig:
             find_parser(self.reasoning_parser)
         local = self.tokenizer is not None and self.tokenizer.startswith(("/", ".", "~"))
         if local and not Path(self.tokenizer or "").expanduser().is_dir():
-            raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
+            raise FileError(f"folder {self.tokenizer} does not exist", "check --tokenizer")
         self.template()
         if self.generation_config not in {sampling_defaults.AUTO, *sampling_defaults.NONE}:
             sampling_defaults.read("", self.generation_config)
@@ -124,17 +125,17 @@ class ModelsConfig:
     def _check_several(self) -> None:
         if self.extra_models and AUTO in (self.model, *self.extra_models):
             raise UsageError(
-                "auto serves whatever clients name, and stands alone", "leave auto out, or the names beside it"
+                "auto serves any model that clients name, and takes no other names", "omit auto or the names"
             )
         if self.allow_download and self.model != AUTO:
             raise UsageError(
-                "--allow-download is about the names that clients of auto send",
-                "leave it out: what the server is started with is downloaded where it has to be",
+                "--allow-download applies to names that clients send to auto",
+                "omit it: models named at the start are downloaded when needed",
             )
         if self.extra_models and self.served_model_name:
             raise UsageError(
-                f"--served-model-name names one model, and {1 + len(self.extra_models)} are to be served",
-                "leave it out: each has a name of its own, and --alias NAME=MODEL adds one",
+                f"--served-model-name names one model, but {1 + len(self.extra_models)} are served",
+                "omit it: each model has its own name, and --alias NAME=MODEL adds one",
             )
 
     def _check_pins(self) -> None:
@@ -149,7 +150,7 @@ class ModelsConfig:
 
     @property
     def memory_bytes(self) -> int | None:
-        """`memory` as a number. Raises `UsageError`."""
+        """`memory` in bytes. Raises `UsageError`."""
         return None if self.memory is None else parse_bytes(self.memory, "--memory")
 
     def template(self) -> str | None:
@@ -165,17 +166,17 @@ class ModelsConfig:
             ) from error
 
     def tokenizer_source(self, source: str) -> tuple[str, str | None]:
-        """Where the tokenizer of the model at `source` is, and the template in place of its own. Raises `FileError`."""
+        """Source of the tokenizer of the model at `source`, and the template replacing its own. Raises `FileError`."""
         if not self._is_main(source):
             return source, None
         return source_of(self.tokenizer) if self.tokenizer else source, self.template()
 
     def reasoning_parser_of(self, source: str) -> str | None:
-        """`reasoning_parser`, where it is of the model at `source`."""
+        """`reasoning_parser` if `source` is the main model, else None."""
         return self.reasoning_parser if self._is_main(source) else None
 
     def sampling_defaults(self, source: str, revision: str | None) -> Mapping[str, float]:
-        """Parameters for HTTP requests to the model at `source` that leave them out. Raises `FileError`."""
+        """Sampling parameters for HTTP requests to the model at `source` that omit them. Raises `FileError`."""
         own = self.generation_config in sampling_defaults.NONE or self.model == AUTO or self._is_main(source)
         choice = self.generation_config if own else sampling_defaults.AUTO
         return sampling_defaults.read(source, choice, revision, _gguf_metadata)
@@ -184,9 +185,9 @@ class ModelsConfig:
         return self.model != AUTO and source == served(self.model).source
 
     def served(self) -> list[ServedModel]:
-        """The models, each once, the main one first; under `auto` those that are allowed by name.
+        """The models, each once, the main one first; with `auto`, those allowed by name.
 
-        Raises `UsageError` where two have a name in common, and for an alias or a pin of what is not served.
+        Raises `UsageError` for two models with the same name, and for an alias or pin of an unknown model.
         """
         models: list[ServedModel] = []
         for model in [*self._at_start(), *map(served, self.allow_model)]:
@@ -199,13 +200,13 @@ class ModelsConfig:
         return with_pins(with_aliases(models, self.alias), self.pin)
 
     def _at_start(self) -> list[ServedModel]:
-        """The models that are named as such, in their order."""
+        """Models named on the command line, in order."""
         if self.model == AUTO:
             return []
         return [served(self.model, self.served_model_name), *map(served, self.extra_models)]
 
     def entries(self) -> list[ModelEntry]:
-        """What a server of these models lists as long as it loads the first ones."""
+        """The model list of a server that is still loading its first models."""
         initial = self.initial
         return [
             ModelEntry(
@@ -220,25 +221,26 @@ class ModelsConfig:
 
     @property
     def main(self) -> str | None:
-        """The name of the first model; None under `auto`."""
+        """Name of the first model; None with `auto`."""
         return None if self.model == AUTO else self.initial[0]
 
     @property
     def initial(self) -> list[str]:
-        """The names of the models that are loaded at the start, each once: those that are named, and pinned ones."""
+        """Names of the models loaded at the start: the named and the pinned ones."""
         pinned = (model.names[0] for model in self.served() if model.pinned)
         return list(dict.fromkeys((*(model.names[0] for model in self._at_start()), *pinned)))
 
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Where a server can be reached."""
+    """Address of a server."""
 
-    host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0: every one.", CONNECTIONS, metavar="NAME")
-    """Name or address of this machine's interface; `0.0.0.0` and `::` mean every interface."""
-    port: int = option(8080, "0 takes a free one.", CONNECTIONS, metavar="N", short="-p", minimum=0, maximum=65535)
-    unix: str | None = option(None, "Listen on this Unix socket, not on a port.", CONNECTIONS, metavar="PATH")
-    """Only the user who started the server may connect to it; the file goes with the server."""
+    host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0 or :: for all.", CONNECTIONS, metavar="NAME")
+    port: int = option(
+        8080, "Port to listen on; 0 picks a free one.", CONNECTIONS, metavar="N", short="-p", minimum=0, maximum=65535
+    )
+    unix: str | None = option(None, "Listen on this Unix socket instead of a port.", CONNECTIONS, metavar="PATH")
+    """Only the user who started the server may connect; the file is removed when the server exits."""
 
     @property
     def public(self) -> bool:
@@ -251,20 +253,20 @@ class ListenConfig:
             return
         if other := {"host", "port"} & set(typed):
             raise UsageError(
-                f"--unix and --{min(other)} contradict each other: a server listens on a socket or on a port",
+                f"--unix and --{min(other)} contradict each other: a server listens on one of them",
                 "give one of them",
             )
         if not self.unix:
-            raise UsageError("--unix names no path", "such as  --unix /run/user/1000/lmtool.sock")
+            raise UsageError("--unix needs a path", "such as  --unix /run/user/1000/lmtool.sock")
 
 
 @dataclass(frozen=True, slots=True)
 class EvergreenOptions:
-    """How a server speaks Evergreen, beside `/evergreen` on its port."""
+    """Evergreen options of a server, which always serves it at `/evergreen` on its port."""
 
     grpc_port: int | None = option(
         None,
-        "Speak Evergreen over gRPC on this port too; 0 takes a free one.",
+        "Serve Evergreen over gRPC on this port as well; 0 picks a free one.",
         CONNECTIONS,
         metavar="N",
         minimum=0,
@@ -272,14 +274,14 @@ class EvergreenOptions:
     )
     allow_ref: tuple[str, ...] = option(
         (),
-        "Let Evergreen's nodes refer to file:FOLDER or https://HOST (repeatable).",
+        "Allow Evergreen nodes to refer to file:FOLDER or https://HOST (repeatable).",
         CONNECTIONS,
         metavar="WHERE",
     )
-    peer_actions: bool = option(False, "Let installed Evergreen actions call actions of their clients.", CONNECTIONS)
+    peer_actions: bool = option(False, "Allow installed Evergreen actions to call their clients' actions.", CONNECTIONS)
 
     def check(self) -> None:
-        """Raise `UsageError` for what cannot be allowed, `ResourceError` without the packages of gRPC."""
+        """Raise `UsageError` for an invalid reference, `ResourceError` without the gRPC packages."""
         if self.allow_ref:
             from lmtool.protocol.evergreen.references import allowed_references
 
@@ -309,88 +311,89 @@ class HttpConfig:
 class ReplicasConfig:
     """Workers of one model behind one address."""
 
-    replicas: int = option(1, "Worker processes.", ENGINE, metavar="N", minimum=1, maximum=256)
-    layout: str | None = option(None, "G workers of D CUDA devices each.", ENGINE, metavar="GxD")
+    replicas: int = option(1, "Number of worker processes.", ENGINE, metavar="N", minimum=1, maximum=256)
+    layout: str | None = option(None, "Run G workers on D CUDA devices each.", ENGINE, metavar="GxD")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchConfig:
-    """Which clients may watch what others say, beside the server's own user and those with a key for it."""
+    """Who may watch other clients' traffic, in addition to the server's user and keys with that right."""
 
-    watch: bool = option(False, "Let every client watch the others' traffic: lmtool inspect.", CONNECTIONS)
+    watch: bool = option(False, "Allow every client to watch the others with lmtool inspect.", CONNECTIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolsConfig:
-    """Pools of providers that a server has."""
+    """Pools of providers that a server serves."""
 
     gateway: GatewayConfig
     file: str | None = None
-    """Where it was read, and is read again after SIGHUP; None: it has no file."""
+    """File of the pools, reloaded at SIGHUP; None without a file."""
     local: str | None = field(default=None, repr=False)
-    """Endpoint of the server whose model `local` members stand for, where there are no models in this process."""
+    """Endpoint of the server that `local` members use when there are no models in this process."""
     key: str | None = field(default=None, repr=False)
     """Its API key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """Everything that decides what a server serves and how."""
+    """Complete configuration of a service, apart from its address."""
 
     models: ModelsConfig = field(default_factory=ModelsConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
     access: AccessPolicy = field(default_factory=AccessPolicy)
-    """Which requests are accepted."""
+    """Policy that accepts or refuses requests."""
     api_keys: str | None = None
-    """The file with the keys of `access`, which is read again at SIGHUP; None: there is none."""
+    """Key file of `access`, reloaded at SIGHUP; None without a file."""
     workers: tuple[str, ...] = field(default=(), repr=False)
-    """Endpoints of servers that do the work, in place of models in this process; they are sent the same API key."""
+    """Endpoints of servers that replace models in this process; they are sent the same API key."""
     balances: bool = False
-    """Whether the workers are independent servers, which announce their models themselves; else they serve `models`."""
+    """Whether the workers are independent servers with models of their own; otherwise they serve `models`."""
     http: HttpConfig = field(default_factory=HttpConfig)
     pools: PoolsConfig | None = None
-    """Pools beside the models, or in their place."""
+    """Pools in addition to the models, or instead of them."""
     pools_only: bool = False
-    """Whether there are no models beside the pools."""
+    """Whether the pools replace the models."""
     evergreen: EvergreenOptions = field(default_factory=EvergreenOptions)
     certificate: Certificate | None = None
-    """With which its ports speak TLS; None: they do not."""
+    """TLS certificate of its ports; None without TLS."""
     watch: WatchConfig = field(default_factory=WatchConfig)
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` for two answers to who may watch."""
+        """Raise `UsageError` for `--watch` with a key file."""
         if self.watch.watch and self.api_keys is not None:
             raise UsageError(
-                "--watch and --api-keys contradict each other: keys that may watch are marked in their file",
-                "leave --watch out, and write  watch = true  below such a key",
+                "--watch and --api-keys contradict each other: the key file says which keys may watch",
+                "omit --watch, and write  watch = true  below such a key",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LifeConfig:
-    """How a server starts and ends, and what it writes meanwhile."""
+    """Start, shutdown and logs of a server."""
 
     drain_limit: float = option(
-        3600.0, "Longest wait for streams at the end.", CONNECTIONS, metavar="SECONDS", minimum=0
+        3600.0, "Longest wait for running streams at shutdown.", CONNECTIONS, metavar="SECONDS", minimum=0
     )
-    """After the first Ctrl-C."""
-    ready_file: str | None = option(None, "Write the URL here once requests are answered.", OUTPUT, metavar="PATH")
-    """Goes away with the server."""
-    json_logs: bool = option(False, "Log as JSON, one object a line.", OUTPUT)
+    ready_file: str | None = option(
+        None, "Write the URL to this file once requests are answered.", OUTPUT, metavar="PATH"
+    )
+    """Removed when the server exits."""
+    json_logs: bool = option(False, "Log one JSON object per line.", OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
-    """Configuration of one run of `lmtool serve` or `lmtool balance`."""
+    """Configuration of one run of `lmtool serve`, `balance` or `gateway`."""
 
     listen: ListenConfig | None = field(default_factory=ListenConfig)
-    """None: speak on stdin and stdout."""
+    """None: use stdin and stdout."""
     service: ServiceConfig = field(default_factory=ServiceConfig)
     life: LifeConfig = field(default_factory=LifeConfig)
     record: str | None = None
-    """File or folder that gets the traffic over LMTP and HTTP as traces."""
+    """File or folder for traces of the LMTP and HTTP traffic."""
     verbose: bool = False
     """Log descriptions of models as well."""
     debug: bool = False

@@ -1,4 +1,4 @@
-"""Writes a server's events in a thread of its own: a reader that stalls never stalls the server."""
+"""Writes a server's events from a separate thread, so that a slow reader never blocks the server."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BACKLOG = 10_000
-"""Events kept for a slow reader; further ones are dropped."""
+"""Most events queued for a slow reader; further events are dropped."""
 PLAIN_INTERVAL = 5.0
-"""Seconds between two lines about the same load where no terminal shows a bar."""
+"""Seconds between two lines about the same load without a terminal."""
 REDRAW = 0.2
-"""Seconds between two redraws of a bar without news."""
+"""Seconds between two redraws of an unchanged bar."""
 NO_END = 10_000
-"""Columns of a pipe."""
+"""Columns assumed for a pipe."""
 CLEAR = "\r\x1b[K"
 """Moves the cursor to the beginning of an empty line."""
 CLOSE_LIMIT = 1.0
-"""Seconds to write the last lines when the server has ended."""
+"""Seconds to write the last lines at exit."""
 
 
 @dataclass
 class Console:
-    """Writes events: lines for people, with a bar while a model loads, or JSON lines."""
+    """Writes events as text lines, with a bar while a model loads, or as JSON lines."""
 
     put: Callable[[str], object]
     """Writes a piece of text at once, such as `unbuffered(sys.stdout)`; may block, and raise `OSError`."""
     json: bool = False
     color: bool = False
     terminal: bool = False
-    """Whether output goes to a terminal, which wraps lines and can redraw them."""
+    """Whether output goes to a terminal, which can redraw lines."""
     quiet: bool = False
-    """Write nothing at all."""
+    """Write nothing."""
     columns: Callable[[], int] = field(default=lambda: shutil.get_terminal_size().columns)
     _events: queue.Queue[tuple[Event, float] | None] = field(default_factory=lambda: queue.Queue(BACKLOG))
     _bar: tuple[Loading, float] | None = None
-    """The event behind the bar on the screen, and when it was drawn, by the monotonic clock."""
+    """Event of the bar on the screen, and the monotonic time when it was drawn."""
     _reported: float | None = None
-    """Seconds into the load of the last line without a bar."""
+    """Load time of the last line printed without a bar, in seconds."""
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="console", daemon=True)
         self._thread.start()
 
     def emit(self, event: Event) -> None:
-        """Write an event soon; returns at once, from any thread. Dropped when the reader is too far behind."""
+        """Queue an event; returns at once, from any thread. Dropped if the queue is full."""
         if not self.quiet and not self._events.full():
             self._events.put((event, time.time()))
 
     def close(self) -> None:
-        """Write the remaining events, or give up after a second without a reader."""
+        """Write the queued events, or give up after a second without a reader."""
         try:
             self._events.put(None, timeout=CLOSE_LIMIT)
         except queue.Full:
@@ -71,12 +71,12 @@ class Console:
         while (item := self._next()) is not None:
             try:
                 self._write(*item)
-            except OSError:  # the reader has gone: the server goes on
+            except OSError:  # the reader has closed the pipe: keep serving
                 self.quiet = True
                 return
 
     def _next(self) -> tuple[Event, float] | None:
-        """Wait for the next event; the bar comes again meanwhile, because its clock goes on."""
+        """Wait for the next event; meanwhile return the bar's event again to update its clock."""
         try:
             return self._events.get(timeout=REDRAW if self._bar else None)
         except queue.Empty:
@@ -112,12 +112,14 @@ class Console:
     def _styled(self, event: Event, lines: list[str]) -> str:
         style = _style(event) if self.color else ""
         start, end = (f"\x1b[{style}m", RESET) if style else ("", "")
-        shown = visible if isinstance(event, LoggedWarning) else hidden_shown  # a client's line feed begins no line
+        shown = (
+            visible if isinstance(event, LoggedWarning) else hidden_shown
+        )  # a client's line feed must not start a line
         return "".join(f"{start}{shown(line)}{end}\n" for line in lines)
 
 
 def _later(event: Loading, since: float) -> Loading:
-    """What a bar that was drawn then shows now."""
+    """The bar's event with the time that has passed since it was drawn."""
     return replace(event, seconds=event.seconds + time.monotonic() - since)
 
 

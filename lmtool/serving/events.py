@@ -1,4 +1,4 @@
-"""The events of a running server, formatted as lines for people and as JSON for machines."""
+"""Events of a running server, formatted as text lines or as JSON."""
 
 from __future__ import annotations
 
@@ -21,54 +21,54 @@ BAR_WIDTH = 27
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The process runs; nothing is open yet."""
+    """The process has started; no port is open yet."""
 
     event: ClassVar[str] = "started"
     version: str
     transport: str
-    """`LMTP over WebSocket`, `LMTP over stdio`, or what a gateway serves."""
+    """`LMTP over WebSocket`, `LMTP over stdio`, or the service of a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The port is open: requests are answered, with progress until a model is there."""
+    """The port is open; requests get progress until a model is loaded."""
 
     event: ClassVar[str] = "listening"
     url: str
     everywhere: bool
     """Whether other machines can connect."""
     attempt: str
-    """A command that connects to it."""
+    """An example command that connects to the server."""
     grpc: str | None = None
-    """Where Evergreen is spoken over gRPC, as HOST:PORT."""
+    """Address of Evergreen over gRPC, as HOST:PORT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """A model is on its way into memory."""
+    """A model is being loaded."""
 
     event: ClassVar[str] = "loading"
     progress: LoadProgress
     seconds: float
-    """Since the load began."""
+    """Seconds since the load began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The model answers."""
+    """The server answers requests."""
 
     event: ClassVar[str] = "ready"
     model: ModelInfo | None
-    """None where models are loaded on demand."""
+    """The first model; None if models are loaded on demand."""
     seconds: float
-    """Since the process began."""
+    """Seconds since the process began."""
     further: tuple[ModelInfo, ...] | None = None
-    """The others that were loaded at the start; None where there are none."""
+    """Other models loaded at the start; None without others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One request was answered to its end, or refused."""
+    """A request was finished or refused."""
 
     event: ClassVar[str] = "finished"
     request: RequestLog
@@ -76,7 +76,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One HTTP request was answered."""
+    """An HTTP request was answered."""
 
     event: ClassVar[str] = "answered"
     request: HttpLog
@@ -84,7 +84,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Requests were refused at the door."""
+    """Requests were rejected (authentication, origin, limits)."""
 
     event: ClassVar[str] = "refused"
     requests: RefusalLog
@@ -92,20 +92,20 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """A file was read again, and is in use: one of these."""
+    """A file was reloaded; exactly one field is set."""
 
     event: ClassVar[str] = "reloaded"
     pools: tuple[str, ...] | None = None
-    """Their names."""
+    """Names of the pools."""
     keys: tuple[str, ...] | None = None
-    """Whose they are."""
+    """Names of the keys."""
     certificate: str | None = None
-    """Its file."""
+    """File of the certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedWarning:
-    """Something went wrong, or not as well as it could, and the server goes on."""
+    """A problem that does not stop the server."""
 
     event: ClassVar[str] = "warning"
     message: str
@@ -113,7 +113,7 @@ class LoggedWarning:
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """The server takes no new streams; it ends when the running ones have ended."""
+    """The server refuses new streams and exits when the running ones have finished."""
 
     event: ClassVar[str] = "draining"
     streams: int
@@ -145,7 +145,7 @@ def as_json(event: Event, time: str) -> str:
 
 
 def as_lines(event: Event, clock: str, columns: int) -> list[str]:
-    """Lines for people. clock: the time of day, for requests. columns: of the terminal; lines may be longer."""
+    """Text lines. clock: time of day, shown with requests. columns: of the terminal; lines may be longer."""
     match event:
         case Started():
             return [f"lmtool {event.version}  ·  {event.transport}"]
@@ -192,19 +192,19 @@ def _model_lines(info: ModelInfo | None, columns: int) -> list[str]:
 
 
 def batch_invariance(info: ModelInfo) -> str:
-    """Whether a stream's numbers depend on what else runs; empty where that is not known."""
+    """`batch invariant: yes` if results do not depend on other streams; empty if unknown."""
     return "" if info.batch_invariant is None else f"batch invariant: {'yes' if info.batch_invariant else 'no'}"
 
 
 def sampling_line(info: ModelInfo) -> str:
-    """`temperature 0.6, top_k 20, where an HTTP request leaves them out`; empty for a model without defaults."""
+    """Sampling defaults of a model for HTTP requests that omit them; empty without defaults."""
     if not info.sampling_defaults:
         return ""
     return f"{described(info.sampling_defaults)}, where an HTTP request leaves them out"
 
 
 def model_line(info: ModelInfo) -> str:
-    """`gpt2 · 124 M · bfloat16 · cpu · oneDNN`, without the parts that are unknown."""
+    """`gpt2 · 124 M · bfloat16 · cpu · oneDNN`, without unknown parts."""
     parts = (info.model, count(info.parameters), info.dtype, info.device, info.kernels)
     return " · ".join(part for part in parts if part)
 
@@ -249,7 +249,7 @@ def _log_line(event: Finished | Answered | Refused) -> str:
 
 
 def http_line(entry: HttpLog) -> str:
-    """`POST /v1/completions 200  2 tok in → 5 out  ttft 9.0 ms  12.3 ms`: counts only where it took streams."""
+    """`POST /v1/completions 200  2 tok in → 5 out  ttft 9.0 ms  12.3 ms`: token counts only if it ran streams."""
     parts = [f"{entry.method} {entry.path} {entry.status or 'left'}"]
     if entry.streams:
         parts.append(f"{entry.prompt_tokens} tok in → {entry.output_tokens} out")
@@ -259,7 +259,7 @@ def http_line(entry: HttpLog) -> str:
 
 
 def refused_line(entry: RefusalLog) -> str:
-    """`refused 401 invalid_api_key  http from 10.0.0.1  3 requests`: the reason, the last of them, how many."""
+    """`refused 401 invalid_api_key  http from 10.0.0.1  3 requests`: the reason, the last peer, the count."""
     parts = [f"refused {entry.status} {entry.reason}", f"{entry.protocol} from {entry.address or 'a Unix socket'}"]
     parts += [f"key {entry.key}"] if entry.key is not None else []
     return "  ".join([*parts, f"{entry.count} request{'s' * (entry.count > 1)}"])
@@ -268,7 +268,7 @@ def refused_line(entry: RefusalLog) -> str:
 def request_line(entry: RequestLog) -> str:
     """`#1/3 GENERATE 2 tok in → 5 out  ttft 9.0 ms  412 tok/s  length`: connection/stream, counts, times, ending.
 
-    Other protocols than LMTP count for themselves, and say whose number it is: `evergreen#1/"out"`.
+    Numbers of protocols other than LMTP begin with the protocol's name: `evergreen#1/"out"`.
     """
     head = f"{entry.protocol or ''}#{entry.connection}/{entry.stream_id} {entry.command}"
     if entry.error is not None:

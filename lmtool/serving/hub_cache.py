@@ -1,4 +1,4 @@
-"""The hub's download cache on this machine: which models it has, found without a network."""
+"""Models in the hub's download cache on this machine, found without a network."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HUB = "hub:"
-"""Begins the source of a model that a client has named: never a folder here, even where there is one of that name."""
+"""Prefix of a source named by a client, which is never a local folder, even if one has that name."""
 _MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 WEIGHTS = (".safetensors", ".bin", ".gguf")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a model on the hub could have this name."""
+    """Whether this is a valid name on the hub."""
     return _NAME.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 
@@ -34,7 +34,7 @@ def snapshots(repository: Path) -> Iterator[Path]:
 
 
 def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
-    """The folder of a hub model that was downloaded, with its configuration and weights; None where there is none.
+    """Folder of a downloaded hub model with configuration and weights; None without one.
 
     revision: branch, tag or commit; None: `main`.
     """
@@ -47,9 +47,9 @@ def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
 
 @contextmanager
 def located(source: str, revision: str | None = None) -> Iterator[str]:
-    """The folder or hub name of a model's source, for a block that loads it; its errors have no downloaded folder.
+    """Folder or hub name of a source, for a block that loads it; errors do not show the downloaded folder.
 
-    A name after `HUB` that is also a file's or folder's here is downloaded first, so that nothing takes it for that.
+    A name after `HUB` that is also a local file or folder is downloaded first, so that it is not mistaken for that.
     """
     name = place = source.removeprefix(HUB)
     if name != source and Path(name).exists():
@@ -63,7 +63,7 @@ def located(source: str, revision: str | None = None) -> Iterator[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files in a folder that hold weights, of the first form of which there are any."""
+    """Weight files in a folder, of the first format present."""
     files = [file for file in folder.glob("*") if file.is_file()]
     forms = ([file for file in files if file.suffix == suffix] for suffix in WEIGHTS)
     return next((form for form in forms if form), [])

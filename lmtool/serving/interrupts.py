@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, counted: the first asks for an orderly end, the second for an end at once."""
+"""Counts Ctrl-C and SIGTERM: the first requests a graceful shutdown, the second an immediate one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
 EXIT_STATUS = 128
-"""Added to a signal's number for the exit status of a process that it ended."""
+"""Plus a signal's number: exit status of a process ended by that signal."""
 
 
 class Interrupts:
-    """The signals received so far; belongs to the event loop in which `watch` was entered."""
+    """Signals received so far; belongs to the event loop in which `watch` was entered."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
@@ -34,7 +34,7 @@ class Interrupts:
         return EXIT_STATUS + self.signal
 
     def received(self, number: int) -> None:
-        """Count one signal; the third ends the process on the spot."""
+        """Count one signal; the third exits the process immediately."""
         if self.second.is_set():
             exit_now(EXIT_STATUS + number)
         if self.first.is_set():

@@ -1,4 +1,4 @@
-"""How a server or a proxy gets its port or Unix socket, under which URL clients reach it, and why it may not get it."""
+"""Binds the port or Unix socket of a server or proxy, gives its URL, and explains why binding failed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import errno
 import os
 import re
 import socket
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.core.errors import AccessDeniedError, LmtoolError, ResourceError, UsageError
-from lmtool.net.unix_sockets import PREFIX, unix_path
-from lmtool.serving.unix_listener import listen_at
+from lmtool.net.unix_sockets import PREFIX, is_private, runtime_folder, unix_path
 
 if TYPE_CHECKING:
     from lmtool.serving.config import ListenConfig
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 PROBE_LIMIT = 0.3
 """Seconds for the holder of a port to answer as an LMTP server."""
+_OWNER_ONLY = 0o177
+"""Umask of a socket that only its owner may connect to."""
 
 
 def bind(config: ListenConfig) -> list[socket.socket]:
-    """Take the port on every address the host's name stands for, or the Unix socket, so that nobody else can.
+    """Bind the port on every address of the host, or the Unix socket.
 
-    Nothing is accepted yet. Raises `ResourceError` that says why not; its `__cause__` is an `OSError` with EADDRINUSE
-    for a port in use.
+    Raises `ResourceError`; its `__cause__` is an `OSError` with EADDRINUSE for a port in use.
     """
     if config.unix is not None:
         return [listen_at(config.unix)]
@@ -50,7 +52,7 @@ def bind(config: ListenConfig) -> list[socket.socket]:
 
 
 def url(config: ListenConfig, sockets: list[socket.socket], *, tls: bool = False) -> str:
-    """Where a client on this machine can reach what listens on these sockets. tls: whether it speaks TLS."""
+    """URL for clients on this machine. tls: whether the server uses TLS."""
     if config.unix is not None:
         return f"{PREFIX}{config.unix}"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
@@ -106,7 +108,7 @@ def _other_port(config: ListenConfig) -> str:
 
 
 async def explain(config: ListenConfig, refusal: ResourceError, api_key: str | None = None) -> ResourceError:
-    """A better error for a port in use by an LMTP server, naming its model; else the same error.
+    """An error that names the model of the LMTP server using the port; otherwise `refusal` itself.
 
     api_key: sent to it.
     """
@@ -131,7 +133,7 @@ async def explain(config: ListenConfig, refusal: ResourceError, api_key: str | N
 
 
 async def _model_on(config: ListenConfig, api_key: str | None) -> str | None:
-    """The model of an LMTP server that listens here; None where there is none."""
+    """Description of the LMTP server listening here; None without one."""
     import asyncio
 
     from lmtool.protocol.lmtp.client import LmtpClient
@@ -148,7 +150,7 @@ async def _model_on(config: ListenConfig, api_key: str | None) -> str | None:
 
 
 def bind_proxy(listen: ListenConfig, option: str) -> list[socket.socket]:
-    """Take the port that a proxy listens on; option: the one that named it. Raises `ResourceError`."""
+    """Bind the port of a proxy. option: the option that named it. Raises `ResourceError`."""
     try:
         return bind(listen)
     except ResourceError as error:
@@ -158,7 +160,7 @@ def bind_proxy(listen: ListenConfig, option: str) -> list[socket.socket]:
 
 
 def proxy_url(listen: ListenConfig, sockets: list[socket.socket], target: Target) -> str:
-    """The proxy's URL, in the form of the server's own."""
+    """URL of a proxy, with the scheme and path of its target."""
     if listen.unix is not None:
         return url(listen, sockets)
     scheme = "http" if target.url.startswith("http") else "ws"
@@ -167,7 +169,7 @@ def proxy_url(listen: ListenConfig, sockets: list[socket.socket], target: Target
 
 
 def parse_listen(text: str) -> ListenConfig:
-    """`HOST:PORT`, `:PORT`, `PORT` or `unix:PATH`; this machine only where no host is named. Raises `UsageError`."""
+    """Parse `HOST:PORT`, `:PORT`, `PORT` or `unix:PATH`; without a host, loopback. Raises `UsageError`."""
     from lmtool.serving.config import ListenConfig
 
     if path := unix_path(text):
@@ -179,13 +181,106 @@ def parse_listen(text: str) -> ListenConfig:
 
 
 def proxy_target(text: str) -> Target:
-    """The server behind a proxy. Raises `UsageError`, also for one with credentials."""
+    """The target of a proxy. Raises `UsageError`, also for a URL with credentials."""
     from lmtool.trace.proxy import parse_target
 
     target = parse_target(text)
     if target.authorization is not None:
         raise UsageError(
-            f"the key for {target.url} is its clients' to send: a proxy passes theirs on, and adds none",
-            f"leave it out:  --to {target.url}",
+            f"clients send the key for {target.url} themselves: a proxy forwards their keys and adds none",
+            f"omit it:  --to {target.url}",
         )
     return target
+
+
+class UnixListener(socket.socket):
+    """A listening socket at a path; closing it removes the file unless another server has replaced it."""
+
+    def __init__(self, path: str) -> None:
+        """Bind the path. Raises `OSError`."""
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.path = path
+        self._inode: int | None = None
+        previous = os.umask(_OWNER_ONLY)
+        try:
+            self.bind(path)
+            self._inode = Path(path).stat().st_ino
+            self.listen(2048)
+        except OSError:
+            self.close()
+            raise
+        finally:
+            os.umask(previous)
+
+    def close(self) -> None:
+        """Close it, and remove its file."""
+        super().close()
+        inode, self._inode = self._inode, None
+        with contextlib.suppress(FileNotFoundError):
+            if inode is not None and Path(self.path).stat().st_ino == inode:
+                Path(self.path).unlink()
+
+
+def listen_at(path: str) -> UnixListener:
+    """Listen at this path; an abandoned socket file is replaced.
+
+    Raises `ResourceError`; its `__cause__` is an `OSError` with EADDRINUSE for a running server.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise UsageError("this system's Python has no Unix sockets", "listen on a port:  --port 8080")
+    try:
+        _remove_abandoned(path)
+        return UnixListener(path)
+    except OSError as error:
+        raise _unix_refusal(path, error) from error
+
+
+def listen_beside(port: int) -> UnixListener | None:
+    """Listen on a private Unix socket, over which this user may watch the server. Raises `ResourceError`.
+
+    None on systems that do not report the peer's user.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    folder = runtime_folder()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"cannot make the folder {folder}: {(error.strerror or str(error)).lower()}") from None
+    if not is_private(folder):
+        raise ResourceError(f"{folder} is not a folder of your own that others cannot look into", "remove it")
+    return listen_at(str(folder / f"{port}.sock"))
+
+
+def _remove_abandoned(path: str) -> None:
+    """Remove a socket file without a server. Raises `OSError` with EADDRINUSE if a server listens."""
+    try:
+        if not stat.S_ISSOCK(Path(path).stat().st_mode):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # noqa: FBT003 - a busy server counts as listening
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
+            return
+        except BlockingIOError:
+            pass
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def _unix_refusal(path: str, error: OSError) -> ResourceError:
+    other = "another one:     --unix PATH"
+    if error.errno == errno.EADDRINUSE:
+        return ResourceError(f"a server listens at unix:{path} already", other)
+    if error.errno == errno.EEXIST:
+        return ResourceError(f"cannot listen at unix:{path}: this file is no socket, and is not replaced", other)
+    if error.errno is None:  # the message of Python's own check of the length
+        longest = "a path of a Unix socket has about 100 bytes at most"
+        return ResourceError(f"cannot listen at unix:{path[:40]}...: {longest}", "a shorter one:   --unix PATH")
+    reason = (error.strerror or str(error)).lower()
+    return ResourceError(
+        f"cannot listen at unix:{path}: {reason}", "in a folder that exists and may be written:  --unix PATH"
+    )

@@ -1,4 +1,4 @@
-"""Workers of one model: how many, on which devices, and the commands that start them."""
+"""Workers of one model: their number, devices and start commands."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
 VLLM_PROGRAM = Path(__file__).with_name("vllm_worker.py")
-"""Run by its file: vLLM's environment has no lmtool, and multiprocessing runs it again in each process."""
+"""Run by path: vLLM's environment has no lmtool, and multiprocessing runs it again in each process."""
 MOST = 256
 
 
 def commands(
     config: ReplicasConfig, service: ServiceConfig, environment: dict[str, str], *, verbose: bool = False
 ) -> tuple[str, ...]:
-    """Endpoints (`stdio:COMMAND`) of the workers; none for a server that has one process.
+    """Endpoints (`stdio:COMMAND`) of the workers; empty for a server with one process.
 
-    verbose: let vLLM print what it prints, through the worker's stderr.
+    verbose: forward vLLM's output through the worker's stderr.
 
-    Raises `UsageError` for a layout that makes no sense, `ResourceError` for more devices than there are.
+    Raises `UsageError` for an invalid layout, `ResourceError` for too few devices.
     """
     if config.layout is None:
         if config.replicas == 1 and service.backend.backend != VLLM:
@@ -46,8 +46,8 @@ def commands(
     workers, each = parse_layout(config.layout)
     if each > 1 and service.backend.backend != VLLM:
         raise UsageError(
-            f"--layout {config.layout} gives a worker {each} devices, and this backend uses one",
-            f"--layout {workers}x1, or --backend vllm, which shares a model out among devices",
+            f"--layout {config.layout} gives a worker {each} devices, but this backend uses one",
+            f"--layout {workers}x1, or --backend vllm, which splits a model over devices",
         )
     groups = device_groups(workers, each, _devices(environment))
     return tuple(
@@ -57,7 +57,7 @@ def commands(
 
 
 def _same_kernels(service: ServiceConfig) -> ServiceConfig:
-    """The configuration with `--kernels auto` resolved: all workers must use the same kernels, or fail."""
+    """The configuration with `--kernels auto` resolved, so that all workers use the same kernels."""
     if service.engine.kernels != "auto" or service.backend.backend == VLLM:
         return service
     kernels = "none" if isinstance(find_kernels(), ResourceError) else "required"
@@ -68,22 +68,22 @@ def parse_layout(text: str) -> tuple[int, int]:
     """`2x4` as (2, 4). Raises `UsageError`."""
     match = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{0,2})", text)
     if match is None or int(match[1]) > MOST:
-        raise UsageError(f"--layout {text!r} is no GxD: G workers of D devices each", "such as --layout 2x1")
+        raise UsageError(f"--layout {text!r} is not GxD: G workers on D devices each", "such as --layout 2x1")
     return int(match[1]), int(match[2])
 
 
 def device_groups(workers: int, each: int, devices: Sequence[str]) -> list[list[str]]:
-    """Devices for each worker, none shared. Raises `ResourceError` where there are too few."""
+    """Disjoint devices for each worker. Raises `ResourceError` for too few."""
     if workers * each > len(devices):
         raise ResourceError(
-            f"a layout of {workers}x{each} needs {workers * each} CUDA devices, and {len(devices)} are visible here",
+            f"a layout of {workers}x{each} needs {workers * each} CUDA devices, but {len(devices)} are visible here",
             "see nvidia-smi and CUDA_VISIBLE_DEVICES; on a CPU use --replicas",
         )
     return [list(devices[number * each : (number + 1) * each]) for number in range(workers)]
 
 
 def _devices(environment: dict[str, str]) -> list[str]:
-    """The CUDA devices that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    """CUDA devices visible to this process, named as in CUDA_VISIBLE_DEVICES."""
     allowed = environment.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return [name.strip() for name in allowed.split(",") if name.strip() not in {"", "-1", "NoDevFiles"}]
@@ -93,7 +93,7 @@ def _devices(environment: dict[str, str]) -> list[str]:
 def _command(
     service: ServiceConfig, environment: dict[str, str], more: dict[str, str], devices: int = 1, *, verbose: bool
 ) -> str:
-    """The command of one worker, with this server's whole configuration; settings and variables are not read again."""
+    """Command of one worker with this server's configuration; it reads neither settings nor LMTOOL variables."""
     hidden = [f"-u{name}" for name in sorted(environment) if name.startswith("LMTOOL_")]
     named = [f"{name}={value}" for name, value in more.items()]
     words = _vllm(service, devices, verbose=verbose) if service.backend.backend == VLLM else _own(service)

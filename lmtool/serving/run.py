@@ -1,4 +1,4 @@
-"""One run of `lmtool serve`: events, signals, recording, the ready file, and the exit status."""
+"""One run of `lmtool serve`: events, signals, recording, ready file, exit status."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ from lmtool.serving.events import (
     Stopped,
 )
 from lmtool.serving.interrupts import Interrupts, watch
-from lmtool.serving.listening import bind, explain, url
+from lmtool.serving.listening import bind, explain, listen_beside, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
-from lmtool.serving.unix_listener import listen_beside
 
 if TYPE_CHECKING:
     import socket
@@ -53,20 +52,20 @@ if TYPE_CHECKING:
     from lmtool.trace.server_tap import ServerTap
 
 AT_ONCE = 3.0
-"""Seconds to close connections after the second Ctrl-C."""
+"""Time limit for closing connections after the second Ctrl-C, in seconds."""
 SWITCH_SECONDS = 0.0001
-"""Seconds after which a thread that is busy in Python yields to another one.
+"""Seconds after which a thread running Python code yields to another one.
 
-The engine lets go of the interpreter with each kernel that it calls, some dozens of times a step. With Python's own
-5 ms, one busy thread (such as one that renders a long conversation) makes the 99th percentile of 16 streams' gaps
-200 ms in place of 9; with this, 16. Where no thread is busy for so long, nothing changes.
+The engine releases the interpreter lock at each kernel call, some dozens of times per step. With Python's default of
+5 ms, one busy thread (such as one that renders a long conversation) raises the 99th percentile of 16 streams' token
+gaps from 9 to 200 ms; with this value, to 16 ms. Without such a thread nothing changes.
 """
 
 
 async def run(config: ServingConfig, out: Output) -> None:
-    """Serve until a signal, the end of stdin, or an error. Raises `LmtoolError`; ends the process where it must.
+    """Serve until a signal, the end of stdin, or an error. Raises `LmtoolError`.
 
-    A signal while the model loads ends the process at once with 128 + its number: a load cannot be stopped otherwise.
+    A signal while the model loads exits the process at once with 128 + its number, because a load cannot be stopped.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     share_heaps()
@@ -81,7 +80,7 @@ async def run(config: ServingConfig, out: Output) -> None:
 
 
 def make_console(config: ServingConfig, out: Output) -> Console:
-    """Where events go: stdout, or stderr where stdout is the wire."""
+    """Console for events: stdout, or stderr if stdout carries the protocol."""
     stream = sys.stderr if config.listen is None else sys.stdout
     terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     return Console(
@@ -104,7 +103,7 @@ class _Run:
     ready_file: ReadyFile
     began: float = field(default_factory=time.perf_counter)
     leaving: list[Callable[[], None]] = field(default_factory=list)
-    """Cleanup before the process exits at once."""
+    """Cleanup functions for an immediate exit."""
 
     async def all(self) -> None:
         """Run from start to end."""
@@ -119,7 +118,7 @@ class _Run:
 
     @contextlib.asynccontextmanager
     async def _tap(self) -> AsyncIterator[ServerTap | None]:
-        """The recorder's tap, None without `--record`."""
+        """The recorder's tap; None without `--record`."""
         if self.config.record is None:
             yield None
             return
@@ -143,7 +142,7 @@ class _Run:
             where = await self._open(service, sockets)
             self._watch_reloads(service)
             info = await self._load(service)
-            gc.freeze()  # what was imported and loaded stays; looking through it again would only cost latency
+            gc.freeze()  # imports and models stay; collecting them would only cost latency
             self.ready_file.write(where)
             further = tuple(one for one in service.loaded if one is not info) or None
             self.console.emit(Ready(info, time.perf_counter() - self.began, further))
@@ -166,7 +165,7 @@ class _Run:
         return sockets
 
     def _beside(self, main: socket.socket) -> list[socket.socket]:
-        """A Unix socket beside a port, over which the server's own user may watch it (`lmtool inspect`)."""
+        """An additional Unix socket, over which the server's own user may watch it with `lmtool inspect`."""
         assert self.config.listen is not None
         if self.config.listen.unix is not None or self.config.service.certificate is not None:
             return []
@@ -186,11 +185,11 @@ class _Run:
         where, grpc = url(self.config.listen, sockets, tls=tls), None
         port = self.config.service.evergreen.grpc_port
         if port is not None:
-            inside = self.config.listen.unix is not None  # beside a Unix socket, this machine only
+            inside = self.config.listen.unix is not None  # with a Unix socket, this machine only
             port = await service.listen_grpc("127.0.0.1" if inside else sockets[0].getsockname()[0], port)
             grpc = f"{'127.0.0.1' if inside else where.partition('://')[2].rpartition(':')[0]}:{port}"
         initial = self.config.service.models.initial
-        model = initial[0] if len(initial) > 1 else None  # which one is meant has to be said then
+        model = initial[0] if len(initial) > 1 else None  # then clients must name the model
         self.console.emit(Listening(where, self.config.listen.public, attempt(where, model), grpc))
         return where
 
@@ -220,7 +219,7 @@ class _Run:
             self._leave(self.interrupts.exit_status)
 
     def _watch_reloads(self, service: Service) -> None:
-        """Read pools, keys and the certificate again at each SIGHUP; a bad file is logged, and changes nothing."""
+        """Reload pools, keys and the certificate at SIGHUP; an invalid file is logged and changes nothing."""
         if not service.reloads or not hasattr(signal, "SIGHUP"):
             return
 
@@ -234,7 +233,7 @@ class _Run:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
     def _leave(self, status: int) -> NoReturn:
-        """Exit without waiting for running threads, which a return from `main` would do."""
+        """Exit without waiting for running threads, as a return from `main` would."""
         self.console.emit(Stopped())
         self.console.close()
         self.ready_file.remove()
@@ -257,7 +256,7 @@ class _Run:
 
 
 def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
-    """The bytes of the served model's token ids; None where they are unknown before the load."""
+    """Function from token ids of the served model to their bytes; None if unknown before the load."""
     if models.main is None:
         return None
     from lmtool.inference.text.tokenizer import load_tokenizer
@@ -266,11 +265,11 @@ def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
     try:
         return TokenSpelling(load_tokenizer(served(models.model).source))
     except LmtoolError:
-        return None  # a server of ids: its trace has ids
+        return None  # the server takes token ids, and so does its trace
 
 
 async def first(*waits: Coroutine[Any, Any, object] | asyncio.Task[Any]) -> None:
-    """Return when one of these has ended, and raise its exception; coroutines among the others are cancelled."""
+    """Return when one of these has finished, and raise its exception; the other coroutines are cancelled."""
     tasks = [wait if isinstance(wait, asyncio.Task) else asyncio.create_task(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -283,7 +282,7 @@ async def first(*waits: Coroutine[Any, Any, object] | asyncio.Task[Any]) -> None
 
 
 def attempt(where: str, model: str | None = None) -> str:
-    """A command that connects to this URL. model: the one to name where several are served."""
+    """An example command that connects to this URL. model: to name if several are served."""
     host, _, port = where.removeprefix("ws://").rstrip("/").rpartition(":")
     endpoint = f":{port}" if host in {"127.0.0.1", "localhost"} else f"{host}:{port}"
     if where.startswith((PREFIX, "wss://")):
@@ -295,19 +294,19 @@ def attempt(where: str, model: str | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
-    """A file that exists as long as the server answers."""
+    """A file that exists while the server answers requests."""
 
     path: str | None
 
     def write(self, where: str) -> None:
-        """Write the URL, whole or not at all. Raises `FileError`."""
+        """Write the URL atomically. Raises `FileError`."""
         if self.path is None:
             return
         final = Path(self.path)
-        beside = final.with_name(f".{final.name}.{os.getpid()}")
+        temporary = final.with_name(f".{final.name}.{os.getpid()}")
         try:
-            beside.write_text(f"{where}\n", encoding="utf-8")
-            beside.replace(final)
+            temporary.write_text(f"{where}\n", encoding="utf-8")
+            temporary.replace(final)
         except OSError as error:
             raise FileError(f"cannot write the ready file {final}: {error.strerror}", "check --ready-file") from error
 
@@ -329,20 +328,20 @@ class ReadyFile:
             ) from error
 
 
-_WRITTEN_TO_NOBODY = "socket.send() raised exception."
-"""What asyncio says of a client that has left, whose end is told by its reader."""
+_SEND_FAILED = "socket.send() raised exception."
+"""asyncio's message for a client that has disconnected, which its reader reports already."""
 
 
 class _Warnings(logging.Handler):
-    """Turns log records of warnings and errors into events: a sentence, and the traceback only when debugging."""
+    """Turns warnings and errors of loggers into events; prints tracebacks only when debugging."""
 
-    def __init__(self, tell: Callable[[Event], None], *, debug: bool) -> None:
+    def __init__(self, emit: Callable[[Event], None], *, debug: bool) -> None:
         super().__init__(logging.WARNING)
-        self._tell = tell
+        self._emit = emit
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name == "asyncio" and record.msg == _WRITTEN_TO_NOBODY:
+        if record.name == "asyncio" and record.msg == _SEND_FAILED:
             return
         message = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
@@ -350,17 +349,17 @@ class _Warnings(logging.Handler):
             message += f" ({type(error).__name__}: {error})"
             if self._debug:
                 traceback.print_exception(error)
-        self._tell(LoggedWarning(message))
+        self._emit(LoggedWarning(message))
 
 
 @contextlib.contextmanager
-def emit_warnings(tell: Callable[[Event], None], *, debug: bool) -> Iterator[None]:
+def emit_warnings(emit: Callable[[Event], None], *, debug: bool) -> Iterator[None]:
     """Emit warnings and errors of lmtool's and uvicorn's loggers as events."""
-    handler = _Warnings(tell, debug=debug)
+    handler = _Warnings(emit, debug=debug)
     loggers = [logging.getLogger(name) for name in ("lmtool", "uvicorn.error", "asyncio")]
     hub = logging.getLogger("huggingface_hub")
     if not debug:
-        hub.setLevel(logging.ERROR)  # a line for each of its attempts; what they come to is raised
+        hub.setLevel(logging.ERROR)  # it logs each attempt; the final error is raised
     for logger in loggers:
         logger.addHandler(handler)
     try:

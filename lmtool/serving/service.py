@@ -1,27 +1,27 @@
-"""A server without its console: open the port, load the model, serve, drain, close."""
+"""A server without its console: opens the port, loads the models, serves, drains, closes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmtool.core.errors import LmtoolError
+from lmtool.core.types import LoadProgress
 from lmtool.net.access.key_file import read_keys
 from lmtool.net.telemetry.http_requests import HttpRequests
 from lmtool.net.telemetry.refusals import Refusals
 from lmtool.net.telemetry.telemetry import Telemetry
-from lmtool.protocol.http import errors
-from lmtool.serving.composition import Loader, faces, lmtp_server, models_of, pools_of, refused_of
-from lmtool.serving.config import HttpConfig, ServiceConfig
+from lmtool.serving.composition import Loader, models_of, pools_of
 from lmtool.serving.events import Reloaded
-from lmtool.serving.health import UNRECORDED, Health, routes
-from lmtool.serving.initial_load import load_together
-from lmtool.serving.model_metrics import model_metrics
+from lmtool.serving.frontends import faces, http_server, lmtp_server, refused_of
+from lmtool.serving.health import UNRECORDED, Health, model_metrics, routes
 from lmtool.trace.server_tap import ServerTap
 
 if TYPE_CHECKING:
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
 
     from lmtool.core.interfaces import Face, TokenModel
     from lmtool.core.metrics import MetricFamily
-    from lmtool.core.types import LoadProgress, ModelInfo
+    from lmtool.core.types import ModelInfo
     from lmtool.gateway.balance.balancer import Balancer
     from lmtool.gateway.pools.pools import Pools
-    from lmtool.net.access.asgi import Note, Write
+    from lmtool.inference.engine.model_manager import ModelManager
     from lmtool.net.access.caller import Callers
-    from lmtool.net.access.policy import AccessPolicy
     from lmtool.net.telemetry.refusals import RefusalLog
     from lmtool.net.telemetry.request_log import HttpLog, RequestLog
     from lmtool.net.telemetry.spans import Tracer
     from lmtool.protocol.evergreen.grpc_server import GrpcServer
-    from lmtool.protocol.lmtp.config import ServerConfig
     from lmtool.protocol.lmtp.server import LmtpServer
     from lmtool.serving.certificate import Certificate
     from lmtool.serving.composition import Models
+    from lmtool.serving.config import ServiceConfig
 
 
+_log = logging.getLogger(__name__)
 _SPAN_SECONDS = 5.0
 
 
 class Service:
-    """The models of one process behind any number of protocols; belongs to one event loop.
+    """The models of one process, served over any number of protocols; belongs to one event loop.
 
-    Call `listen` or `talk`, wait for `ready`; later `drain` (or not), then `close`.
+    Call `listen` or `talk` and await `ready`; later optionally `drain`, then `close`.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Service:
         tracer: Tracer | None = None,
         log_refused: Callable[[RefusalLog], None] = lambda _: None,
     ) -> None:
-        """Plug everything together; nothing is loaded or opened yet.
+        """Connect all parts; nothing is loaded or opened yet.
 
-        log: called with each request that ended, of protocols with connections. log_http: called with each HTTP
-        request that was answered. tap: shown all traffic, such as to record it. tracer: begins spans, and is closed
-        with this. log_refused: called with requests that the door refuses, see `Refusals`.
+        log: called with each finished request of protocols with connections. log_http: called with each answered HTTP
+        request. tap: called with all traffic, such as to record it. tracer: starts spans; closed with the service.
+        log_refused: called with rejected requests, see `Refusals`.
         """
         self._config = config
         self._log = log
@@ -88,17 +88,17 @@ class Service:
         self._wire: TextIO | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.faces: Sequence[Face] = ()
-        """The protocols in use, from `listen` or `talk` on."""
+        """Protocols in use after `listen` or `talk`."""
         self.health = Health(model=None if config.balances else config.models.main)
         self.loaded: Sequence[ModelInfo] = ()
-        """The models of this process that were loaded at the start."""
+        """Models of this process that were loaded at the start."""
         self._failed = asyncio.Event()
         self.failure: Exception | None = None
-        """Why a model is lost, and this server with it; None as long as none is."""
+        """Error by which a model, and with it the server, was lost; None while all are usable."""
 
     @property
     def model(self) -> TokenModel:
-        """The models and pools, for callers in this process."""
+        """Models and pools, for callers in this process."""
         return self._served
 
     @property
@@ -109,9 +109,9 @@ class Service:
 
     @property
     def reloads(self) -> Mapping[str, Callable[[], Reloaded]]:
-        """What is read again at SIGHUP, each on its own, by what a fault leaves as it is.
+        """Functions that reload a file at SIGHUP, by the sentence to log when one fails.
 
-        Raises `FileError` for a file with faults, which changes nothing.
+        They raise `FileError` for an invalid file, and then change nothing.
         """
         config = self._config
         found: dict[str, Callable[[], Reloaded]] = {}
@@ -134,11 +134,11 @@ class Service:
 
     @property
     def streams(self) -> int:
-        """Streams of clients that have not ended, and HTTP requests that are being answered."""
+        """Number of unfinished streams and HTTP requests of clients."""
         return sum(face.running for face in self.faces)
 
     def listen(self, sockets: list[socket.socket]) -> None:
-        """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
+        """Serve on bound, listening sockets from now on; requests wait while the model loads."""
         self._loop, config = asyncio.get_running_loop(), self._config
         self.faces = faces(self._served, config, self.health, self._ended, self._tap, self._telemetry)
         write, note = refused_of(config), self._refusals.note
@@ -148,7 +148,7 @@ class Service:
         self._tasks.append(asyncio.create_task(self._http_server.serve(sockets)))
 
     async def listen_grpc(self, host: str, port: int) -> int:
-        """Answer Evergreen over gRPC there too, 0 for a free port; the port. After `listen`. Raises `ResourceError`."""
+        """Serve Evergreen over gRPC; returns the port, chosen if 0. Call after `listen`. Raises `ResourceError`."""
         from lmtool.protocol.evergreen.grpc_server import GrpcServer
         from lmtool.protocol.evergreen.server import EvergreenServer
 
@@ -159,16 +159,16 @@ class Service:
         return await self._grpc_server.start(host, port, pair)
 
     def talk(self) -> None:
-        """Answer on this process's stdin and stdout, which nothing else may use from now on."""
+        """Serve on this process's stdin and stdout, which nothing else may use from now on."""
         self._loop = asyncio.get_running_loop()
         server = lmtp_server(self._served, self._config, self._ended, self._tap)
         self.faces = [server]
         self._tasks.append(asyncio.create_task(self._talk(server)))
 
     async def ready(self, on_progress: Callable[[LoadProgress], None]) -> ModelInfo | None:
-        """Load the models of the start; return the description of the first, None where they are loaded on demand.
+        """Load the initial models; return the description of the first, or None if models are loaded on demand.
 
-        on_progress: called in the event loop. Raises the error of the load where no model could be loaded.
+        on_progress: called in the event loop. Raises the load error if no model could be loaded.
         """
         self._loop = asyncio.get_running_loop()
         if self._pools is not None:
@@ -194,7 +194,7 @@ class Service:
         return info
 
     async def _ready_workers(self, workers: Balancer, on_progress: Callable[[LoadProgress], None]) -> ModelInfo | None:
-        """The description of the workers' only or first model; None where there is no such one."""
+        """Description of the workers' only or first model; None without a model."""
         unsubscribe = workers.subscribe(self.health.model, on_progress)
         try:
             if self.health.model is None:
@@ -204,9 +204,9 @@ class Service:
             unsubscribe()
 
     def _lose(self, failure: Exception) -> None:
-        """Take note, from any thread, that a model is lost, and this server with it."""
+        """Record, from any thread, that a model and with it the server was lost."""
         assert self._loop is not None, "a model is loaded by a service that is in use"
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is served any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
             self._loop.call_soon_threadsafe(self._fail, failure)
 
     def _fail(self, failure: Exception) -> None:
@@ -215,9 +215,9 @@ class Service:
         self._failed.set()
 
     async def ended(self) -> None:
-        """Return when a transport ended by itself, such as a closed stdin.
+        """Return when a transport ends by itself, such as a closed stdin.
 
-        Raises its exception, and once a model is lost the reason, such as `DeviceLostError`.
+        Raises the transport's exception, or the reason a model was lost, such as `DeviceLostError`.
         """
         failed = asyncio.create_task(self._failed.wait())
         try:
@@ -231,14 +231,14 @@ class Service:
                 task.result()
 
     async def drain(self, seconds: float) -> bool:
-        """Take no new work, let running streams end, close every connection; whether all ended within `seconds`."""
+        """Refuse new work, let running streams finish, close all connections; True if all finished within `seconds`."""
         if self.failure is None:
             self.health.state = "draining"
         return all(await asyncio.gather(*(face.drain(seconds) for face in self.faces)))
 
     async def close(self) -> None:
-        """Close everything; streams still running end with an error. Waits for a load under way, which cannot stop."""
-        await self.drain(0)  # says why to streams that still run; uvicorn would cut them off
+        """Close everything; running streams end with an error. Waits for a running load, which cannot be stopped."""
+        await self.drain(0)  # ends running streams with a reason; uvicorn would cut them off
         if self._grpc_server is not None:
             await self._grpc_server.stop()
         if self._http_server is not None:
@@ -296,7 +296,7 @@ class Service:
 
 
 async def _close_tracer(tracer: Tracer) -> None:
-    """Send the last spans, in a limited time: a collector that does not answer keeps no server from ending."""
+    """Send the last spans within a time limit, so that an unresponsive collector does not block the exit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_SPAN_SECONDS):
             await asyncio.to_thread(tracer.close)
@@ -313,53 +313,58 @@ def _reload_certificate(certificate: Certificate) -> Reloaded:
 
 
 def _wire() -> TextIO:
-    """Reserve stdout for the protocol: prints of any library go to stderr from now on."""
+    """Reserve stdout for the protocol; from now on library prints go to stderr."""
     wire = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     sys.stdout.flush()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return wire
 
 
-def http_server(
-    application: Any,
-    access: AccessPolicy,
-    config: ServerConfig,
-    how: HttpConfig | None = None,
-    write: Write = errors.refused,
-    certificate: Certificate | None = None,
-    note: Note = lambda *_: None,
-) -> uvicorn.Server:
-    """A uvicorn server of an application behind the door. write: status and body of a refusal at a path.
+async def load_together(
+    models: ModelManager, names: Sequence[str], on_progress: Callable[[LoadProgress], None]
+) -> list[ModelInfo]:
+    """Load as many of these models as fit; return the descriptions of the loaded ones, in order.
 
-    certificate: with which it speaks TLS. note: see `Door`. Leaves signals and logs to the program.
+    A failure is logged; requests for that model get the error, and retry the load after a pause. Raises the first error
+    if no model can be loaded.
     """
-    import uvicorn
-
-    from lmtool.net.access.asgi import Door
-    from lmtool.protocol.http.http_protocol import HttpProtocol
-    from lmtool.protocol.lmtp.websocket_protocol import uvicorn_options
-
-    class Server(uvicorn.Server):
-        def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # as ours is
-            return contextlib.nullcontext()
-
-    how = how or HttpConfig()
-    http = partial(HttpProtocol, stall_limit=config.stall_limit)
-    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http}
-    guarded = Door(application, access, write, note)
-    placed = _below(how.root_path, guarded) if how.root_path else guarded
-    # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.
-    options |= {"proxy_headers": False, "lifespan": "off", "log_config": None, "access_log": False}
-    built = uvicorn.Config(placed, **options)
-    built.load()
-    built.ssl = None if certificate is None else certificate.context
-    return Server(built)
+    begun = models.preload(names)
+    joint = JointProgress(begun, on_progress)
+    unsubscribes = [models.subscribe(name, joint.update) for name in begun]
+    try:
+        results = await asyncio.gather(*(models.info(name) for name in begun), return_exceptions=True)
+    finally:
+        for unsubscribe in unsubscribes:
+            unsubscribe()
+    errors = {name: result for name, result in zip(begun, results, strict=True) if isinstance(result, BaseException)}
+    for name, error in errors.items():
+        if len(errors) == len(begun) or not isinstance(error, LmtoolError):
+            raise error
+        _log.warning("%s is not in memory: %s", name, error.sentence)
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
-def _below(path: str, application: Any) -> Any:
-    """The application under a reverse proxy's path, whether the proxy strips it or not."""
+class JointProgress:
+    """Progress of several loads as one: finished when the last one is, failed if all fail."""
 
-    async def placed(scope: Any, receive: Any, send: Any) -> None:
-        await application({**scope, "root_path": path}, receive, send)
+    def __init__(self, names: Sequence[str], listener: Callable[[LoadProgress], None]) -> None:
+        self._loads = {name: LoadProgress(name, "waiting") for name in names}
+        self._listener = listener
 
-    return placed
+    def update(self, progress: LoadProgress) -> None:
+        """Update the progress of one model."""
+        self._loads[progress.model] = progress
+        self._listener(progress if len(self._loads) == 1 else self._joint(progress))
+
+    def _joint(self, latest: LoadProgress) -> LoadProgress:
+        loads = self._loads.values()
+        going = [load.model for load in loads if load.phase not in {"ready", "failed"}]
+        phases = {load.phase for load in loads}
+        over = replace(latest, phase="ready" if "ready" in phases else "failed")
+        joint = over if not going else replace(latest, phase="loading" if phases != {"waiting"} else "waiting")
+        return replace(
+            joint,
+            model=", ".join(going or self._loads),
+            done_bytes=sum(load.done_bytes for load in loads),
+            total_bytes=sum(load.total_bytes for load in loads),
+        )

@@ -1,7 +1,7 @@
-"""The program of a vLLM worker, run by its file; multiprocessing runs it again at the start of each process it spawns.
+"""Program of a vLLM worker, run by path; multiprocessing runs it again in each process that it spawns.
 
-So all of them can import this package, which is neither installed in vLLM's environment nor in the working folder, and
-all of them end with the worker.
+It makes this package importable, which is neither installed in vLLM's environment nor in the working folder, and ends
+the processes with the worker.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 
 DIRECTORY = "LMTOOL_VLLM_DIRECTORY"
-"""The environment variable for the directory that a worker shares with the processes of its engine."""
+"""Environment variable with the directory that a worker shares with its engine's processes."""
 RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The environment variable, of this odd name, for what Ray prepares where it starts processes."""
+"""Environment variable (Ray chose this name) with the setup of processes that Ray starts."""
 _HERE = Path(__file__).resolve().parent
 _MAX_PATH = 64
-"""Characters of a directory's path that leave room for a socket's name in it: 104 are allowed in all."""
+"""Longest directory path in characters; a socket's path in it may have 104."""
 
 
 def main(words: list[str]) -> None:
@@ -38,9 +38,9 @@ def make_directory() -> Path:
 
 
 def expose_package(directory: Path) -> None:
-    """Make this package importable here and in the engine's processes, and nothing else of the environment it lies in.
+    """Make this package, and nothing else of its environment, importable here and in the engine's processes.
 
-    multiprocessing hands on `sys.path`. Ray starts processes of its own, on any machine, and sends them the package.
+    multiprocessing passes on `sys.path`. Ray starts processes on any machine, and sends them the package.
     """
     packages = directory / "packages"
     packages.mkdir()

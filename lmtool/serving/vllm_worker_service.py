@@ -1,4 +1,4 @@
-"""A vLLM worker: loads the model in vLLM's environment and speaks LMTP on stdin and stdout; `worker` runs it."""
+"""A vLLM worker: loads the model in vLLM's environment and serves LMTP on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from lmtool.inference.text.tokenizer import TextTokenizer
 
 CHECK_SECONDS = 0.5
-"""Between two checks that the engine lives."""
+"""Seconds between two checks that the engine is alive."""
 _engines: list[Any] = []
-"""Keeps the engine from being collected: vLLM would shut it down then, see `LivenessSocket.end`."""
+"""References to the engine; vLLM shuts it down when collected, see `LivenessSocket.end`."""
 
 
 def main(words: list[str], directory: Path) -> None:
@@ -54,7 +54,7 @@ async def _serve_and_exit(settings: dict[str, Any], directory: Path, log: Engine
     except LmtoolError as problem:
         log.report("error", problem.message, *problem.hints)
         status = problem.exit_code
-    except Exception as bug:  # noqa: BLE001  # which would leave vLLM's processes to the interpreter's exit
+    except Exception as bug:  # noqa: BLE001  # or vLLM's processes would wait for the interpreter's exit
         traceback.print_exc(file=log.stderr)
         log.report("error", f"the worker failed: {type(bug).__name__}: {bug}", "this is a bug of lmtool")
         status = 70
@@ -77,20 +77,20 @@ async def _serve(settings: dict[str, Any], directory: Path, log: EngineLog) -> N
     max_logprobs = info.vocab_size if limit < 0 else limit  # vLLM's -1 is no limit
     model = VllmModel(engine, info, guides, partial(_diagnose, engine, log), max_logprobs)
     await _warm_up(model, settings, log)
-    log.trim(0)  # what loading printed explains nothing that happens later
+    log.trim(0)  # output of the load does not explain later failures
     text_model = model if tokenizer is None else TextModel(model, tokenizer, JsonAnswerCheck())
     await _serve_client(model, text_model, log)
 
 
 async def _warm_up(model: VllmModel, settings: dict[str, Any], log: EngineLog) -> None:
-    """Generate a token: some models load, and crash the engine with the first one. Raises `ResourceError`."""
+    """Generate one token, which crashes the engine for some models. Raises `ResourceError`."""
     async for output in stream(model, GenerateRequest("first", (0,), SamplingParams(max_tokens=1))):
         if output.error is not None:
             raise load_failure(settings["name"], log.tail(), output.error)
 
 
 async def _serve_client(engine: VllmModel, model: TokenModel, log: EngineLog) -> None:
-    """Serve until the client disconnects. Raises `ConnectError` once the engine and all its streams have ended."""
+    """Serve until the client disconnects. Raises `ConnectError` after the engine and all its streams have ended."""
     from lmtool.protocol.lmtp.config import ServerConfig
     from lmtool.protocol.lmtp.plugs import Plugs
     from lmtool.protocol.lmtp.server import LmtpServer
@@ -111,14 +111,14 @@ async def _serve_client(engine: VllmModel, model: TokenModel, log: EngineLog) ->
 
 def _engine(settings: dict[str, Any], shared: SharedDirectory, log: EngineLog) -> Any:
     """A running `AsyncLLM`. Raises `ResourceError` with the reason, whatever vLLM raises."""
-    # vLLM's newer model runner has another kind of logits processors, still without a fixed form.
+    # vLLM's newer model runner has another, still changing interface of logits processors.
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     # Forked processes of a program with threads and CUDA hang; vLLM's own server chooses this as well.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     try:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
-    except Exception as problem:  # noqa: BLE001  # whatever a broken environment raises
+    except Exception as problem:  # noqa: BLE001  # a broken environment may raise anything
         traceback.print_exc()
         raise import_failure(sys.executable, log.tail(), problem) from None
     options = {
@@ -132,7 +132,7 @@ def _engine(settings: dict[str, Any], shared: SharedDirectory, log: EngineLog) -
     try:
         arguments = AsyncEngineArgs(model=settings["model"], skip_tokenizer_init=True, **options)
         return AsyncLLM.from_engine_args(arguments)
-    except Exception as problem:  # noqa: BLE001  # whatever vLLM and the model's code raise
+    except Exception as problem:  # noqa: BLE001  # vLLM and the model's code may raise anything
         traceback.print_exc()
         raise load_failure(settings["name"], log.tail(), str(problem)) from None
 
@@ -143,12 +143,12 @@ def _diagnose(engine: Any, log: EngineLog) -> ConnectError:
 
 
 def _takes_processors(settings: dict[str, Any]) -> bool:
-    """Whether vLLM accepts logits processors: not while it speculates."""
+    """Whether vLLM accepts logits processors; it does not with speculation."""
     return not settings["options"].get("speculative_config")
 
 
 def _tokenizer(settings: dict[str, Any], log: EngineLog) -> TextTokenizer | None:
-    """The model's tokenizer; None where it has none, and only token ids are served."""
+    """The model's tokenizer, or None, in which case only token ids are served."""
     from lmtool.inference.text.tokenizer import load_tokenizer
 
     try:

@@ -61,14 +61,14 @@ def test_a_model_without_weights(lmtool: Run, start_server: StartServer) -> None
         done = lmtool("audit", server.url.replace("ws://", "http://"))
     assert done.returncode == 4
     assert "not in the vocabulary" in " ".join(done.stdout.split())
-    assert "gives no logprobs that could be audited" in done.stderr
+    assert "sends no logprobs to audit" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("--only", "sum"), 2, "there is no check 'sum'"),
-        (("--prompt", "a", "--prompt", "b", "--prompt", "c", "--prompt", "d"), 2, "an audit asks with at most 3"),
+        (("--only", "sum"), 2, "unknown check 'sum'"),
+        (("--prompt", "a", "--prompt", "b", "--prompt", "c", "--prompt", "d"), 2, "but at most 3 are used"),
         (("ftp://nowhere",), 2, "the scheme 'ftp' is unknown"),
         (("http://127.0.0.1:1/v1",), 3, "no server at http://127.0.0.1:1/v1"),
     ],

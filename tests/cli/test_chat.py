@@ -1,4 +1,4 @@
-"""`lmtool chat` on a real server and a real model."""
+"""`lmtool chat` on a real server and a real model, and `lmtool history`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.cli.chat import _text_style
+from lmtool.cli.chat import _text_style, history
+from lmtool.cli.common_options import Common
 from lmtool.core.errors import UsageError
+from lmtool.terminal.chat.conversation_store import conversations_folder, prompts_file
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.conftest import Run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 STORIES = Path(__file__).parent.parent / "data/stories260K"
@@ -40,7 +48,7 @@ def test_heat_or_markdown() -> None:
     assert _text_style("rank", markdown=False, typed=frozenset()) == ("rank", False)
     assert _text_style("rank", markdown=True, typed=frozenset({"markdown"})) == (None, True)
     assert _text_style("rank", markdown=True, typed=frozenset({"heat"})) == ("rank", False)
-    with pytest.raises(UsageError, match="two ways"):
+    with pytest.raises(UsageError, match="both style"):
         _text_style("rank", markdown=True, typed=frozenset({"heat", "markdown"}))
 
 
@@ -48,7 +56,7 @@ def test_conversations_need_no_prompt(chat: Run) -> None:
     """`--continue` beside a prompt is refused, with what to do."""
     done = chat("Hello", "--continue")
     assert done.returncode == 2
-    assert "--continue is for conversations" in done.stderr
+    assert "--continue takes no prompt" in done.stderr
 
 
 def test_literal(chat: Run) -> None:
@@ -128,7 +136,7 @@ def test_without_stdin(served: str) -> None:
     command = f"{sys.executable} -m lmtool chat -e {served} <&-"
     closed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert closed.returncode == 2
-    assert "there is no prompt" in closed.stderr
+    assert "no prompt" in closed.stderr
 
 
 def test_settings_file(chat: Run, tmp_path: Path) -> None:
@@ -143,3 +151,27 @@ def test_answer_fits_by_default(chat: Run) -> None:
     """Without a limit an answer has at most half of the model's context (512 tokens), so that most prompts fit."""
     sent = json.loads(chat(START, "--dry-run").stdout.partition(" ")[2])
     assert sent["max_tokens"] == 256
+
+
+HEADER = '{"lmtp_trace": 1, "title": "Tell me a story", "model": {"name": "m"}}\n'
+
+
+def test_listing_and_clearing(lmtool: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Conversations are listed, as JSON too; `--clear` removes them and the prompts, and nothing else."""
+    history(Common(), clear=False, json=False)
+    assert "no conversation is kept yet" in capsys.readouterr().err
+    conversations_folder().mkdir(parents=True)
+    (conversations_folder() / "a.lmtp.jsonl").write_text(HEADER)
+    other = conversations_folder() / "mine.txt"
+    other.write_text("")
+    prompts_file().write_text('"one"\n')
+    done = lmtool("history")
+    assert done.stdout.startswith("  1  ")
+    assert done.stdout.endswith(" 1 KiB  m  Tell me a story\n")
+    history(Common(), clear=False, json=True)
+    listed = json.loads(capsys.readouterr().out)
+    assert (listed["title"], listed["model"], Path(listed["path"]).name) == ("Tell me a story", "m", "a.lmtp.jsonl")
+    history(Common(), clear=True, json=False)
+    assert capsys.readouterr().out == "removed 1 conversation and all typed prompts\n"
+    assert list(conversations_folder().iterdir()) == [other]
+    assert not prompts_file().exists()

@@ -41,7 +41,7 @@ class TestInAPipe:
         """An unknown topic is a usage error (2) that names the pages, and the nearest first."""
         result = lmtool("docs", "nonsense")
         assert result.returncode == 2
-        assert "no page is called 'nonsense'" in result.stderr
+        assert "unknown page 'nonsense'" in result.stderr
         assert all(page.topic in result.stderr for page in contents())
         assert "lmtool docs serving" in lmtool("docs", "serve").stderr
 

@@ -17,7 +17,7 @@ import aiohttp
 import psutil
 
 import lmtool
-from lmtool.cli.pools import lines
+from lmtool.cli.gateway import lines
 from tests.fake_upstream import BAD, FakeUpstream
 from tests.gateway.pools.running import KEY, MESSAGE, PATIENCE, member, pool
 
@@ -72,10 +72,10 @@ def test_a_file_with_faults_stops_the_start(tmp_path: Path) -> None:
 def test_help_says_what_the_endpoint_is_here() -> None:
     """No server to talk to, as for other commands: the one behind local members."""
     help_of_gateway, help_of_pools = (" ".join(run(name, "--help").stdout.split()) for name in ("gateway", "pools"))
-    assert "Server whose model the local members of pools are" in help_of_gateway
-    assert "API key that clients must send, and that the server at -e gets" in help_of_gateway
-    assert "Server to talk to" in help_of_pools
-    assert "Server to talk to" not in help_of_gateway
+    assert "Server whose model the local members of pools use" in help_of_gateway
+    assert "API key that clients must send, also sent to the server at -e" in help_of_gateway
+    assert "Server to connect to" in help_of_pools
+    assert "Server to connect to" not in help_of_gateway
 
 
 STARTED = r"""
@@ -154,7 +154,7 @@ async def test_a_gateway_lives_reloads_and_keeps_its_keys(tmp_path: Path) -> Non
             state = await asyncio.to_thread(run, "pools", "default", "--json", "-e", url)
             assert [one["ok"] for one in json.loads(state.stdout)[0]["models"]] == [0, 3]
             unknown = await asyncio.to_thread(run, "pools", "other", "-e", url)
-            assert (unknown.returncode, "pools there: default" in unknown.stderr) == (4, True)
+            assert (unknown.returncode, "pools of this server: default" in unknown.stderr) == (4, True)
             chat = await asyncio.to_thread(run, "chat", "-e", url, "-m", "default", "Hello")
             assert (chat.returncode, chat.stdout.strip()) == (0, "Hello"), chat.stderr
 

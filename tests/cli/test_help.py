@@ -1,4 +1,4 @@
-"""The help of every command, as somebody reads it who has never seen the program."""
+"""The tree of commands, and the help of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from lmtool.cli.app import build, build_whole, option_names
 from lmtool.cli.commands import TREE, Command, Group, find
-from lmtool.cli.help import WIDEST
 
 runner = CliRunner()
 WHOLE = build_whole()
@@ -38,7 +37,7 @@ def test_help_of_a_command(path: tuple[str, ...]) -> None:
     text = help_of(*path)
     assert "\nExample" in text
     assert not INTERNALS.findall(text)
-    assert max(map(len, text.splitlines())) <= WIDEST
+    assert max(map(len, text.splitlines())) <= 80
     asks = "--endpoint" in text
     assert not (asks and " ".join(path) in LOCAL)
 
@@ -73,16 +72,17 @@ def test_examples_can_be_typed(path: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("entry", TREE, ids=lambda entry: entry.name)
 def test_only_commands_that_talk_to_a_server_know_an_endpoint(entry: Command | Group) -> None:
-    """Where `--endpoint` or `--api-key` is an option, the command's module uses it."""
+    """Where `--endpoint` or `--api-key` is an option, the command uses it."""
     import inspect
 
     for command in entry.commands if isinstance(entry, Group) else (entry,):
         function = command.load()
-        source = inspect.getsource(inspect.getmodule(function) or function)
+        source = inspect.getsource(function)
         path = (command.name,) if entry is command else (entry.name, command.name)
         names = {form for param in command_at(path).params for form in param.opts}
         uses_server = re.search(
-            r"common\.(address|url|server\(|endpoint)|(?:address|_talk|_endpoint|_served|_manage)\(common", source
+            r"common\.(address|url|server\(|endpoint)|(?:address|_talk|_endpoint|_served|_manage|_request_info)\(common",
+            source,
         )
         uses_key = "common.api_key" in source or uses_server
         assert ("--endpoint" in names) == bool(uses_server), path
@@ -104,3 +104,21 @@ def test_a_colour_that_is_wrong_is_an_error_too() -> None:
     """An option before the command's name is checked alike."""
     assert runner.invoke(build(), ["--color", "pink", "docs"]).stderr.startswith("error: ")
     assert isinstance(typer.main.get_command(build()), typer.core.TyperGroup)
+
+
+COMMANDS = [command for entry in TREE for command in ((entry,) if isinstance(entry, Command) else entry.commands)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{c.module}.{c.name}")
+def test_summary_fits_a_line(command: Command) -> None:
+    """The list of commands is readable at 80 columns: no sentence is cut."""
+    assert len(command.summary) <= 64
+    assert command.summary.endswith(".")
+
+
+def test_names_are_unique() -> None:
+    """A word means one thing."""
+    names = [entry.name for entry in TREE]
+    assert len(names) == len(set(names))
+    assert all(find(name) for name in names)
+    assert find("nothing") is None

@@ -55,7 +55,7 @@ def test_mistakes(lmtool: Run) -> None:
         ((NOWHERE,), 3, "refused"),
         ((RECORDING, "--filter", "p<x"), 2, "gap>50ms"),
         ((RECORDING, RECORDING), 2, "trace diff"),
-        ((RECORDING, RECORDING, RECORDING), 2, "3 traces were given, and two are compared"),
+        ((RECORDING, RECORDING, RECORDING), 2, "3 traces were given, but at most two can be compared"),
         (("--proxy", ":0"), 2, "--to"),
         (("--snapshot", "a.svg"), 2, "needs a trace"),
         ((RECORDING, "--snapshot", "a.svg", "--size", "9"), 2, "120x36"),

@@ -109,7 +109,7 @@ def test_a_file(lmtool: Run, embedded: str, tmp_path: Path) -> None:
     by_name = lmtool("score", str(tmp_path / "a.txt"), "--heat", "--color", "always", "-e", embedded)
     assert by_name.returncode == 0, by_name.stderr
     assert "\x1b[38;5;" in by_name.stdout
-    assert f"{tmp_path / 'a.txt'} is a file: its text is scored" in by_name.stderr
+    assert f"{tmp_path / 'a.txt'} is a file: scoring its text" in by_name.stderr
     text = json.loads(lmtool("score", f"@{tmp_path / 'a.txt'}", "--json", "-e", embedded).stdout)
     assert text["candidates"][0]["text"] == "Once upon a time\n"
     piped = json.loads(lmtool("score", "--json", "-e", embedded, stdin="Once upon a time").stdout)

@@ -50,7 +50,7 @@ def test_ids(text: str) -> None:
 @pytest.mark.parametrize("text", ["1 x", "-1", "1.5", "99999999999"])
 def test_what_is_no_id(text: str) -> None:
     """Anything else is refused by name."""
-    with pytest.raises(UsageError, match="is no token id"):
+    with pytest.raises(UsageError, match="is not a token id"):
         parse_ids(text)
 
 

@@ -22,7 +22,7 @@ def test_no_terminal(lmtool: Run) -> None:
     """In a pipe it says what it needs, with 2."""
     done = lmtool("tour")
     assert done.returncode == 2
-    assert "error: lmtool tour is done with keys on a screen, and there is no terminal here" in done.stderr
+    assert "error: lmtool tour needs a terminal" in done.stderr
     assert "lmtool docs inspector" in done.stderr
 
 
@@ -49,5 +49,5 @@ def test_in_a_terminal(tmp_path: Path) -> None:
         screen.until("Tour 4 of 9: Jump")
         screen.press("\x03")
         assert screen.end() == 0
-        assert "left at step 4 of 9 (Jump); it goes on there by:  lmtool tour" in screen.text
+        assert "left at step 4 of 9 (Jump); resume:  lmtool tour" in screen.text
     assert (tmp_path / "lmtool/tour").read_text() == "jump\n"

@@ -101,7 +101,7 @@ def test_the_rest_is_passed_on_to_vllm(given: str, passed: list[str]) -> None:
         ("--model X --api-key a b c", "--api-keys FILE"),
         ("X --enable-lora", "merge"),
         ("X --download-dir /tmp", "HF_HOME"),
-        ("X --guided-decoding-backend xgrammar", "leave it out"),
+        ("X --guided-decoding-backend xgrammar", "omit it"),
         ("X --structured-outputs-config.backend=lm-format-enforcer", "auto, guidance"),
         ("X --allowed-origins {}", "JSON"),
         ("X --max-num-seqs", "--help"),

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import serialization
 
 import lmtool as lmtool_package
 from lmtool.core.errors import FileError, UsageError
+from lmtool.serving.access_config import TlsConfig
 from lmtool.serving.config import ListenConfig
-from lmtool.serving.tls_config import TlsConfig
 from tests.cli.test_keys import CLIENTS
 from tests.conftest import STORIES
 from tests.net.access.knocking import KEY
@@ -120,7 +120,7 @@ class TestFiles:
     def test_contradictions(self, files: Files) -> None:
         """A key alone; a server without a port."""
         for config, listen, said in (
-            (TlsConfig(None, "key"), ListenConfig(), "--ssl-keyfile is the key of a certificate"),
+            (TlsConfig(None, "key"), ListenConfig(), "--ssl-keyfile needs its certificate"),
             (TlsConfig(str(files.both)), None, "--ssl-certfile and --stdio contradict each other"),
             (TlsConfig(str(files.both)), ListenConfig(unix="s"), "--ssl-certfile and --unix contradict each other"),
         ):
@@ -140,9 +140,9 @@ class TestFiles:
             (TlsConfig(chain, gone), f"cannot read {gone}: no such file or directory"),
             (TlsConfig(str(tmp_path)), f"cannot read {tmp_path}: is a directory"),
             (TlsConfig(chain), f"{chain} has no certificate with its private key"),
-            (TlsConfig(chain, str(other.key)), f"{other.key} is the key of another certificate than {chain}"),
+            (TlsConfig(chain, str(other.key)), f"{other.key} does not match the certificate {chain}"),
             (TlsConfig(chain, str(encrypted)), f"{chain} and {encrypted} cannot be used: the private key is encrypted"),
-            (TlsConfig(str(STORIES / "config.json"), str(files.key)), "are no certificate and its private key"),
+            (TlsConfig(str(STORIES / "config.json"), str(files.key)), "are not a certificate and its key"),
         ):
             with pytest.raises(FileError) as refused:
                 config.load(ListenConfig())

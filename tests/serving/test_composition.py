@@ -125,9 +125,9 @@ def test_several_models() -> None:
 @pytest.mark.parametrize(
     ("models", "message"),
     [
-        (ModelsConfig("auto", extra_models=("org/model",)), "auto serves whatever clients name"),
-        (ModelsConfig("org/model", extra_models=("auto",)), "auto serves whatever clients name"),
-        (ModelsConfig("a", ("name",), extra_models=("b",)), "--served-model-name names one model, and 2"),
+        (ModelsConfig("auto", extra_models=("org/model",)), "auto serves any model that clients name"),
+        (ModelsConfig("org/model", extra_models=("auto",)), "auto serves any model that clients name"),
+        (ModelsConfig("a", ("name",), extra_models=("b",)), "--served-model-name names one model, but 2"),
     ],
 )
 def test_several_models_that_contradict_an_option(models: ModelsConfig, message: str) -> None:
@@ -161,17 +161,17 @@ def test_aliases_and_pins() -> None:
 @pytest.mark.parametrize(
     ("models", "message"),
     [
-        (ModelsConfig("a", alias=("x=b",)), "--alias x=b names no model that is served"),
-        (ModelsConfig("a", alias=("x",)), "--alias 'x' is no NAME=MODEL"),
-        (ModelsConfig("a", alias=("=a",)), "--alias '=a' is no NAME=MODEL"),
+        (ModelsConfig("a", alias=("x=b",)), "--alias x=b names a model that is not served"),
+        (ModelsConfig("a", alias=("x",)), "--alias 'x' is not NAME=MODEL"),
+        (ModelsConfig("a", alias=("=a",)), "--alias '=a' is not NAME=MODEL"),
         (ModelsConfig("a", alias=("b=a",), extra_models=("b",)), "two models have the name 'b'"),
-        (ModelsConfig("a", pin=("b",)), "--pin b names no model that is served"),
-        (ModelsConfig("auto", pin=("b",)), "--pin b names no model that is served"),
+        (ModelsConfig("a", pin=("b",)), "--pin b names a model that is not served"),
+        (ModelsConfig("auto", pin=("b",)), "--pin b names a model that is not served"),
         (ModelsConfig("a", pin=("a", "b"), max_loaded=1, extra_models=("b",)), "--pin keeps 2 models in memory"),
         (ModelsConfig("a", pin=("a",), max_loaded=1, allow_model=("b",)), "others could never be loaded"),
         (ModelsConfig("auto", pin=("b",), max_loaded=1, allow_model=("b",)), "others could never be loaded"),
         (ModelsConfig("a", memory="much"), "--memory is 'much'"),
-        (ModelsConfig("a", allow_download=("*",)), "--allow-download is about the names that clients of auto send"),
+        (ModelsConfig("a", allow_download=("*",)), "--allow-download applies to names that clients send to auto"),
     ],
 )
 def test_options_of_models_that_contradict_each_other(models: ModelsConfig, message: str) -> None:

@@ -11,6 +11,7 @@ from lmtool.net.access.names import machine_names
 from lmtool.net.access.policy import find_refusal
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import ListenConfig
+from lmtool.serving.model_names import parse_bytes
 
 HERE = ListenConfig()
 EVERYWHERE = ListenConfig("0.0.0.0")
@@ -55,8 +56,8 @@ def test_origins() -> None:
 @pytest.mark.parametrize(
     ("config", "key", "message"),
     [
-        (AccessConfig(allow_origin=("good.example",)), None, "--allow-origin 'good.example' is no origin"),
-        (AccessConfig(allow_host=("http://a.example",)), None, "--allow-host 'http://a.example' is no name"),
+        (AccessConfig(allow_origin=("good.example",)), None, "--allow-origin 'good.example' is not an origin"),
+        (AccessConfig(allow_host=("http://a.example",)), None, "--allow-host 'http://a.example' is not a host name"),
         (AccessConfig(), "two words", "API key"),
         (AccessConfig(), "", "API key"),
     ],
@@ -71,3 +72,31 @@ def test_what_could_never_match_is_refused(config: AccessConfig, key: str | None
 def test_a_key_is_not_shown_by_its_configuration() -> None:
     """What is printed of it has none."""
     assert "sesame" not in repr(AccessConfig().policy(HERE, "sesame"))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GB", 4_000_000_000),
+        ("512MiB", 512 << 20),
+        ("1000", 1000),
+        ("1000 B", 1000),
+        ("1.5 GiB", 3 << 29),
+        ("2g", 2_000_000_000),
+        ("3 kib", 3072),
+        ("1TB", 10**12),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    """Units of 1000 and of 1024, in any case, with and without a blank; a bare number is bytes."""
+    assert parse_bytes(text, "--memory") == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GB", "-1GB", "4 apples", "0", "0.1B", "1e9", "9" * 40, "2000000TB", "4GBB", "inf"]
+)
+def test_no_sizes(text: str) -> None:
+    """Anything else is an error that names the option, the value and what was expected."""
+    with pytest.raises(UsageError, match=r"--memory is '.*'; expected a size in bytes") as refused:
+        parse_bytes(text, "--memory")
+    assert "4GB" in refused.value.hints[0]

@@ -19,8 +19,9 @@ from lmtool.protocol.http.errors import refused
 from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.serving.composition import Loader
 from lmtool.serving.config import HttpConfig, ListenConfig, ModelsConfig, ServiceConfig
+from lmtool.serving.frontends import http_server
 from lmtool.serving.listening import bind
-from lmtool.serving.service import Service, http_server
+from lmtool.serving.service import Service
 from lmtool.trace.server_tap import ServerTap
 from tests.net.access.knocking import KEY, LET_IN, PAGE_LET_IN, POLICY, REFUSED, http_answer, socket_status
 

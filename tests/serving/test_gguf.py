@@ -13,10 +13,9 @@ from lmtool.core.types import ModelInfo
 from lmtool.inference.backends.registry import BackendConfig
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.tiny.path import MODEL_DIR
-from lmtool.serving.composition import Loader
+from lmtool.serving.composition import Loader, tokenizer_reader
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_names import threads_for
-from lmtool.serving.tokenizer_source import tokenizer_reader
 from tests.inference.engine.gguf.conftest import vocabulary
 from tests.inference.engine.gguf.writing import write
 

@@ -11,7 +11,7 @@ from lmtool.core.errors import ModelLoadError
 from lmtool.core.types import LoadProgress
 from lmtool.inference.engine.model_budget import ModelBudget
 from lmtool.inference.engine.model_manager import ModelManager
-from lmtool.serving.initial_load import JointProgress, load_together
+from lmtool.serving.service import JointProgress, load_together
 from tests.inference.engine.shelf import Shelf, named, until
 
 

@@ -15,8 +15,7 @@ from lmtool.net.access.keys import Key, digest_of
 from lmtool.serving.composition import Loader, models_of
 from lmtool.serving.config import ModelsConfig, ServiceConfig
 from lmtool.serving.hub_cache import cached_snapshot, is_hub_name, weight_files
-from lmtool.serving.model_names import weight_bytes
-from lmtool.serving.on_demand import OnDemand
+from lmtool.serving.model_names import OnDemand, weight_bytes
 from tests.net.access.test_keyed_models import asking
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"

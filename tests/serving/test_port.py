@@ -30,7 +30,7 @@ from lmtool.protocol.http import http_protocol
 from lmtool.protocol.http.http_protocol import MAX_FRAMING_BYTES, MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
 from lmtool.protocol.lmtp.config import ServerConfig
 from lmtool.protocol.lmtp.websocket_protocol import MAX_FRAGMENTS, WebSocketProtocol
-from lmtool.serving.service import http_server
+from lmtool.serving.frontends import http_server
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.matching import Matcher, Pace
 from lmtool.trace.player import Player

@@ -10,7 +10,7 @@ import pytest
 import typer
 from rich.text import Text
 
-from lmtool.cli.bench.reporting import Report, parse_numbers
+from lmtool.cli.bench import Report, parse_numbers
 from lmtool.core.errors import FileError, UsageError
 from lmtool.measure.bench.result import Metric, outcome
 from lmtool.settings.terminal import Output

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from lmtool.cli.conformance.suite_options import SuiteOptions, choose, finish, show
+from lmtool.cli.conformance import SuiteOptions, choose, finish, show
 from lmtool.core.errors import FileError, UsageError
 from lmtool.measure.conformance.results import Problem, judge
 from lmtool.measure.conformance.transcript import Transcript
@@ -21,9 +21,9 @@ NONE = SuiteOptions()
 def test_choosing() -> None:
     """Grades with commas; nothing left is an error."""
     assert {case.grade for case in choose("server", SuiteOptions("must, compat"))} == {"must", "compat"}
-    with pytest.raises(UsageError, match="no list of grades"):
+    with pytest.raises(UsageError, match="not a list of grades"):
         choose("server", SuiteOptions(""))
-    with pytest.raises(UsageError, match="no client case fits GEN-99"):
+    with pytest.raises(UsageError, match="no client case matches GEN-99"):
         choose("client", SuiteOptions("must", ("GEN-99",)))
 
 

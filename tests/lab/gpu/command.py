@@ -38,7 +38,7 @@ async def gpu(
     Needs no network and no model: weights are random, made on the device. A section that fails, or takes too long, is
     recorded, and the others go on.
     """
-    from lmtool.cli.bench.reporting import print_card
+    from lmtool.cli.console import print_rich
     from lmtool.measure.bench.result import changes, read
     from tests.lab.gpu.report import gpu_card, metrics
     from tests.lab.gpu.run import run
@@ -53,7 +53,7 @@ async def gpu(
     bench = GpuBench.small(device, model, seconds) if small else GpuBench(device=device, model=model, seconds=seconds)
     with stop_on_signal() as stop:
         report = await run(bench, sections, file, out.note, stop)
-    print_card(out, lambda _columns: gpu_card(report))
+    print_rich(out, lambda _columns: gpu_card(report))
     for change in changes(before, metrics(report.results), TOLERANCE):
         out.line(f"{'worse' if change.worse else 'as good'}: {change.name} {change.before:.4g} → {change.now:.4g}")
     out.line(f"\nall figures: {file}")  # a line of its own: a path in a card may be wrapped

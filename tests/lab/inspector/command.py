@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmtool.cli.bench.reporting import Report
+from lmtool.cli.bench import Report
 from lmtool.cli.common_options import Common
 from lmtool.settings.option import option
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.cli.bench.reporting import Report, parse_numbers
+from lmtool.cli.bench import Report, parse_numbers
 from lmtool.cli.common_options import Common
 from lmtool.settings.option import option
 

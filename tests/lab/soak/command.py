@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmtool.cli.bench.reporting import Report
+from lmtool.cli.bench import Report
 from lmtool.cli.common_options import ClientCommon
 from lmtool.settings.option import option
 from tests.lab.soak.settings import LOAD, SoakBench

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.core.errors import ServerError
 from lmtool.measure.bench.record import percentile
-from lmtool.serving.byte_size import parse_bytes
+from lmtool.serving.model_names import parse_bytes
 from tests.lab.soak.good_streams import GoodStreams
 from tests.lab.soak.settings import GROWTH_MINUTES
 from tests.lab.soak.tally import Tally

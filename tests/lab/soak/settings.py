@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from lmtool.core.errors import UsageError
-from lmtool.serving.byte_size import parse_bytes
+from lmtool.serving.model_names import parse_bytes
 from lmtool.settings.option import option
 
 Scenario: TypeAlias = Literal["mixed", "crowd", "idle", "slow-reader"]

@@ -72,8 +72,8 @@ async def http_server(bodies: list[dict[str, Any]] | None = None) -> AsyncIterat
 
     from lmtool.protocol.lmtp.config import ServerConfig
     from lmtool.serving.config import ListenConfig
+    from lmtool.serving.frontends import http_server
     from lmtool.serving.listening import bind
-    from lmtool.serving.service import http_server
 
     async def answer(request: Request) -> Response:
         body = await request.json()

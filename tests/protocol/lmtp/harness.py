@@ -24,7 +24,7 @@ from lmtool.protocol.lmtp.plugs import Plugs, Tap
 from lmtool.protocol.lmtp.server import LmtpServer
 from lmtool.protocol.lmtp.watching import Traffic
 from lmtool.protocol.lmtp.websocket_protocol import uvicorn_options
-from lmtool.serving.unix_listener import UnixListener
+from lmtool.serving.listening import UnixListener
 
 PATIENCE = 30.0
 """Seconds after which something that does not come counts as missing: generous, the machine may be busy."""

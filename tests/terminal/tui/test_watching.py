@@ -112,7 +112,7 @@ def test_what_is_sent_from_here_is_fed_once() -> None:
 
 def test_a_socket_beside_is_this_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket is used only in a folder that is this user's alone, and where somebody listens."""
-    from lmtool.serving.unix_listener import listen_beside
+    from lmtool.serving.listening import listen_beside
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     endpoint = parse("ws://127.0.0.1:8080/", "key")

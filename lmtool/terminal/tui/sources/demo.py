@@ -100,9 +100,10 @@ async def demo_server(note: Callable[[str], None], pace: float | Callable[[], fl
     from lmtool.protocol.lmtp.server import LmtpServer
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
+    from lmtool.serving.frontends import http_server
     from lmtool.serving.listening import bind, url
     from lmtool.serving.model_names import threads_for
-    from lmtool.serving.service import Service, http_server
+    from lmtool.serving.service import Service
 
     need_serve_packages()
     service = Service(ServiceConfig(ModelsConfig(), EngineConfig(threads=threads_for(None))))

@@ -1,1 +1,0 @@
-"""Commands below `lmtool bench`: engine, kernels, host, serve, soak, gateway, inspect."""

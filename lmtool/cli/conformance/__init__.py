@@ -1,1 +1,0 @@
-"""The conformance suites on the command line: server, client."""

@@ -1,1 +1,0 @@
-"""Commands that speak Evergreen, one file each."""
