@@ -11,9 +11,9 @@ from lmtool.core.errors import ConstraintError, RequestError
 from lmtool.core.interfaces import client_of
 from lmtool.core.logits_processors import Processors
 from lmtool.core.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
+from lmtool.inference.engine.plan import Sequence
 from lmtool.inference.engine.request_checks import clamp_logprobs, validate_generate, validate_score
 from lmtool.inference.engine.sampling_row import Bias
-from lmtool.inference.engine.sequence import Sequence
 from lmtool.inference.engine.speculation import Drafter
 from lmtool.inference.engine.stream import Stream
 

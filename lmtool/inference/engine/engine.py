@@ -22,13 +22,13 @@ from lmtool.inference.engine.engine_thread import EngineThread, Outbox, signal, 
 from lmtool.inference.engine.idle_memory import IdleMemory
 from lmtool.inference.engine.masks import MaskFiller
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache
-from lmtool.inference.engine.queue_estimate import QueueEstimate
 from lmtool.inference.engine.request_checks import clamp_logprobs
 from lmtool.inference.engine.run_ahead import RunAheadStep, SampledStep, run_ahead, sample_step
 from lmtool.inference.engine.sampling_result import SampledToken, SamplingResult
 from lmtool.inference.engine.scheduler import Scheduler
 from lmtool.inference.engine.speculation import StepCost
 from lmtool.inference.engine.stream import Handle
+from lmtool.inference.engine.waiting_queue import QueueEstimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

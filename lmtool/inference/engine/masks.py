@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.core.interfaces import Guide, GuideCompiler
-    from lmtool.inference.engine.sequence import Sequence as TokenSequence
+    from lmtool.inference.engine.plan import Sequence as TokenSequence
 
 
 class MaskedStream(Protocol):

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence_blocks import SequenceBlocks
+from lmtool.inference.engine.prefix_cache import SequenceBlocks
 from lmtool.inference.engine.waiting_queue import WaitingQueue, rank
 
 if TYPE_CHECKING:
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from lmtool.core.types import FinishReason
-    from lmtool.inference.engine.plan import Limits
-    from lmtool.inference.engine.prefix_cache import BlockAllocator, Prefix, PrefixCache
-    from lmtool.inference.engine.sequence import Sequence
-    from lmtool.inference.engine.sequence_blocks import BlockUsage
+    from lmtool.inference.engine.plan import Limits, Sequence
+    from lmtool.inference.engine.prefix_cache import BlockAllocator, BlockUsage, Prefix, PrefixCache
 
 
 _AHEAD_TOKENS = 256

@@ -14,8 +14,7 @@ from lmtool.core.errors import ModelLoadError
 from lmtool.inference.engine.attention import AttentionCall, attend
 from lmtool.inference.engine.families import ADVICE
 from lmtool.inference.engine.kv_cache import LayerShape
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.transformers_forward import IMPLEMENTATION, RECORDING, attending
 
 if TYPE_CHECKING:

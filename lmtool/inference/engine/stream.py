@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lmtool.core.errors import LmtoolError
     from lmtool.core.interfaces import Guide, QueuePlace, Sink
     from lmtool.core.logits_processors import Processors
-    from lmtool.inference.engine.sequence import Sequence as TokenSequence
+    from lmtool.inference.engine.plan import Sequence as TokenSequence
     from lmtool.inference.engine.speculation import Drafter
 
 

@@ -7,8 +7,7 @@ import torch
 from transformers import AttentionInterface
 
 from lmtool.inference.engine.attention import attend
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.transformers_forward import IMPLEMENTATION, RECORDING, register
 
 

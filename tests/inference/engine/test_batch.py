@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from lmtool.inference.engine.batch import build, padded_blocks
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 CPU = torch.device("cpu")
 CHUNK = 64

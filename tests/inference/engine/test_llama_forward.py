@@ -12,8 +12,7 @@ from lmtool.inference.engine.batch import build
 from lmtool.inference.engine.decoder_config import decoder_config
 from lmtool.inference.engine.kv_cache import KVCache
 from lmtool.inference.engine.llama_forward import LlamaForward, _rotate, _rotations
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 CPU = torch.device("cpu")
 

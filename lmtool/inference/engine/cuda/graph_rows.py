@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.inference.engine.cuda.step_rows import Layout
-    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.plan import Sequence
 
 _ALIGNED = 64
 """Each kind of number begins at a multiple of this many."""

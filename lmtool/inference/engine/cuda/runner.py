@@ -16,10 +16,9 @@ from lmtool.inference.engine.cuda.step_rows import lay_out, lay_out_ahead, to_te
 from lmtool.inference.engine.device_transfer import to_device
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
-from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.sampling_row import Row
 from lmtool.inference.engine.selfcheck import CHECK_BLOCKS, distance
-from lmtool.inference.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many

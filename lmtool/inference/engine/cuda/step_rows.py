@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lmtool.inference.engine.plan import Plan, Span
-    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 QUERY_TILE = 64
 """Queries of a part that are computed together."""

@@ -17,8 +17,7 @@ from lmtool.inference.engine.batch import build
 from lmtool.inference.engine.cpu.forward import CompiledForward
 from lmtool.inference.engine.decoder_config import decoder_config
 from lmtool.inference.engine.kv_cache import KVCache
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.tiny.path import MODEL_DIR
 
 CPU = torch.device("cpu")

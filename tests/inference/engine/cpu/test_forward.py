@@ -17,8 +17,7 @@ from lmtool.inference.engine.cpu.forward import CompiledForward
 from lmtool.inference.engine.decoder_config import decoder_config
 from lmtool.inference.engine.engine_loader import load_engine
 from lmtool.inference.engine.kv_cache import KVCache
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 CPU = torch.device("cpu")
 LENGTH = 45

@@ -16,9 +16,8 @@ from lmtool.inference.engine.engine_loader import load_engine
 from lmtool.inference.engine.hardware import check_formats
 from lmtool.inference.engine.kv_cache import PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
-from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.selfcheck import QUANTIZED, check_runner
-from lmtool.inference.engine.sequence import Sequence
 
 CPU = torch.device("cpu")
 

@@ -14,9 +14,8 @@ from lmtool.inference.engine import transformers_forward
 from lmtool.inference.engine.cuda.products import E4M3_LARGEST, rounded_weight
 from lmtool.inference.engine.kv_cache import KVCache, PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
-from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.selfcheck import QUANTIZED, check_runner, record_layers, reference_logits
-from lmtool.inference.engine.sequence import Sequence
 from lmtool.inference.engine.transformers_forward import TransformersForward
 from tests.inference.engine.cpu.test_accuracy import CPU, MODELS, TEXT, Subject
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from lmtool.inference.engine.cuda.step_rows import lay_out, lay_out_ahead
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 pytestmark = pytest.mark.cuda
 

@@ -10,8 +10,7 @@ from lmtool.inference.engine.batch import build as build_plain
 from lmtool.inference.engine.cuda import attention_backends as backends
 from lmtool.inference.engine.cuda import step_rows
 from lmtool.inference.engine.kv_cache import LayerShape, PagedCache
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 pytestmark = pytest.mark.cuda
 

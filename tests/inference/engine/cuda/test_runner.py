@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from lmtool.inference.engine.cuda.step_rows import lay_out
-from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.selfcheck import check_runner
-from lmtool.inference.engine.sequence import Sequence
 from tests.inference.engine.cuda.conftest import INTERPRETED
 
 pytestmark = pytest.mark.cuda
