@@ -14,7 +14,7 @@ from lmtool.serving.hub_cache import cached_snapshot, weight_files
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.inference.engine.model_slot import ServedModel
+    from lmtool.inference.engine.model_manager import ServedModel
 
 AUTO = "auto"
 """In place of a model's name: load whatever a client names."""
@@ -53,7 +53,7 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
 
 
 def _named(source: str, aliases: Sequence[str], *own: str) -> ServedModel:
-    from lmtool.inference.engine.model_slot import ServedModel
+    from lmtool.inference.engine.model_manager import ServedModel
 
     for name in (*aliases, *own):
         if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):

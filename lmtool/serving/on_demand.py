@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from lmtool.core.errors import UnknownModelError
-from lmtool.inference.engine.model_slot import ServedModel
+from lmtool.inference.engine.model_manager import ServedModel
 from lmtool.inference.tiny.path import EMBEDDED_NAME
 from lmtool.net.access.caller import is_admin
 from lmtool.serving.hub_cache import HUB, cached_snapshot, is_hub_name

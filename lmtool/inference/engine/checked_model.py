@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.core.errors import ResourceError
-from lmtool.inference.engine.cache_size import allocate, cache_blocks
-from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache
+from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache, allocate, cache_blocks
 from lmtool.inference.engine.model_runner import ModelRunner, RunnableModel
 from lmtool.inference.engine.selfcheck import CHECK_BLOCKS, QUANTIZED, check_runner
 

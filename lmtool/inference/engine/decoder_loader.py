@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmtool.inference.engine.cache_size import allocate, cache_blocks
 from lmtool.inference.engine.cpu.forward import CompiledForward
+from lmtool.inference.engine.kv_cache import allocate, cache_blocks
 from lmtool.inference.engine.model_runner import CHUNK_TOKENS
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from lmtool.inference.engine.config import EngineConfig
     from lmtool.inference.engine.cpu.library import Kernels
-    from lmtool.inference.engine.decoder_config import DecoderConfig
-    from lmtool.inference.engine.decoder_weights import Weights
+    from lmtool.inference.engine.decoder import DecoderConfig, Weights
     from lmtool.inference.engine.model_runner import ModelRunner
 
 _CPU = torch.device("cpu")

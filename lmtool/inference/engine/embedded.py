@@ -14,13 +14,12 @@ import torch
 from lmtool.core.errors import ModelLoadError
 from lmtool.core.types import LoadProgress, ModelInfo
 from lmtool.inference.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name
-from lmtool.inference.engine.cache_size import allocate, cache_blocks
 from lmtool.inference.engine.cpu.library import kernels
-from lmtool.inference.engine.decoder_config import decoder_config, default_frequencies
+from lmtool.inference.engine.decoder import decoder_config, default_frequencies
 from lmtool.inference.engine.decoder_loader import compiled_runner
 from lmtool.inference.engine.fingerprint import contents_digest
 from lmtool.inference.engine.hardware import choose_dtype, kernel_dtype, this_machine
-from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
+from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, allocate, cache_blocks
 from lmtool.inference.engine.llama_forward import LlamaForward
 from lmtool.inference.engine.model_runner import CHUNK_TOKENS, ModelRunner, RunnableModel
 from lmtool.inference.engine.weights import checkpoint_bytes, display_name, is_folder, load_errors
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.inference.engine.config import EngineConfig
-    from lmtool.inference.engine.decoder_config import DecoderConfig
+    from lmtool.inference.engine.decoder import DecoderConfig
 
 FOLDER = Path(__file__).parents[1] / "tiny/lmtool-tiny"
 """The model's folder; also known to its own room, which this one must not import."""

@@ -16,10 +16,8 @@ from lmtool.core.interfaces import QueuePlace
 from lmtool.core.model_usage import ModelUsage
 from lmtool.core.streams import refuse
 from lmtool.inference.engine.admission import StreamFactory
-from lmtool.inference.engine.device_loss import raise_if_lost, step_error
-from lmtool.inference.engine.device_memory import release
-from lmtool.inference.engine.engine_thread import EngineThread, Outbox, signal, stopped_error
-from lmtool.inference.engine.idle_memory import IdleMemory
+from lmtool.inference.engine.device import raise_if_lost, release, step_error
+from lmtool.inference.engine.engine_thread import EngineThread, IdleMemory, Outbox, signal, stopped_error
 from lmtool.inference.engine.masks import MaskFiller
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.inference.engine.request_checks import clamp_logprobs

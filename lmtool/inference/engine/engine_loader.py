@@ -12,7 +12,7 @@ from lmtool.core.types import LoadProgress
 from lmtool.inference.engine.batch_invariant import PLAIN_MIN_ROWS, product_name, warn_if_variant
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.cpu.library import use_kernels
-from lmtool.inference.engine.device_memory import forgetting_frames, release
+from lmtool.inference.engine.device import forgetting_frames, release
 from lmtool.inference.engine.embedded import is_embedded, load_embedded
 from lmtool.inference.engine.engine import Engine
 from lmtool.inference.engine.fingerprint import engine_fingerprint

@@ -24,11 +24,11 @@ from lmtool.core.errors import ResourceError
 from lmtool.inference.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name
 from lmtool.inference.engine.cpu.library import Kernels, find_compiler, find_kernels, kernels
 from lmtool.inference.engine.cpu.products import INT4_DTYPE
-from lmtool.inference.engine.decoder_config import GPT2, LLAMA_FAMILY
+from lmtool.inference.engine.decoder import GPT2, LLAMA_FAMILY
 
 if TYPE_CHECKING:
     from lmtool.inference.engine.config import EngineConfig
-    from lmtool.inference.engine.decoder_config import DecoderConfig
+    from lmtool.inference.engine.decoder import DecoderConfig
 
 _SMALL = 50_000_000
 """Parameters below which a float32 checkpoint stays float32 on CPU under `--dtype auto`."""

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from lmtool.inference.engine.attention import AttentionCall
 from lmtool.inference.engine.batch_invariant import PackedLinear, even_silu
-from lmtool.inference.engine.decoder_weights import fuse, take_weights
+from lmtool.inference.engine.decoder import fuse, take_weights
+from lmtool.inference.engine.model_runner import AttentionCall
 
 if TYPE_CHECKING:
-    from lmtool.inference.engine.attention import BlockAttention
-    from lmtool.inference.engine.batch import Batch
-    from lmtool.inference.engine.decoder_config import DecoderConfig
-    from lmtool.inference.engine.decoder_weights import Affine, DecoderWeights, Weights
+    from lmtool.inference.engine.decoder import Affine, DecoderConfig, DecoderWeights, Weights
+    from lmtool.inference.engine.model_runner import Batch, BlockAttention
 
 Product: TypeAlias = Callable[[Tensor], Tensor]
 """A linear layer: [T, in] to [T, out]."""

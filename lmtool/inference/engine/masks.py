@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lmtool.inference.engine.cpu.library import address, kernels
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import to_device
 from lmtool.inference.engine.sampling_result import row_chunks
 from lmtool.net.subprocesses.resources import lower_priority
 

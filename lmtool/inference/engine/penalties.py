@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

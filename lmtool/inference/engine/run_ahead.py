@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol, cast
 
-from lmtool.inference.engine.device_transfer import select_rows
+from lmtool.inference.engine.device import select_rows
 from lmtool.inference.engine.plan import Plan
 from lmtool.inference.engine.sampler import sampled_part, start_sampling
 from lmtool.inference.engine.sampling_result import SamplingResult

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmtool.core.logprobs.uniform import uniform
 from lmtool.inference.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, pack, sample_packed
-from lmtool.inference.engine.device_transfer import put_rows, select_rows, to_device
+from lmtool.inference.engine.device import put_rows, select_rows, to_device
 from lmtool.inference.engine.masks import apply_masks
 from lmtool.inference.engine.penalties import penalise
 from lmtool.inference.engine.sampling_result import (
@@ -88,8 +88,7 @@ def prepare_gpu(device: torch.device, vocabulary: int, dtype: torch.dtype) -> Gp
     vocabulary, dtype: of the logits. To be called before anything is served: compiling takes seconds.
     """
     try:
-        from lmtool.inference.engine.cuda.sampling import sample_rows
-        from lmtool.inference.engine.cuda.sampling_check import kernels_work
+        from lmtool.inference.engine.cuda.sampling import kernels_work, sample_rows
     except ImportError:
         return None
 

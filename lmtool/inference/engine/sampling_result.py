@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lmtool.inference.engine.cpu.sampling import KernelRow, has_kernel, sample_by_kernel
-from lmtool.inference.engine.device_transfer import arrival, select_rows, to_device, to_host
+from lmtool.inference.engine.device import arrival, select_rows, to_device, to_host
 from lmtool.inference.engine.top_p import logsumexp, most_likely, top_tokens
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmtool.core.types import SamplingParams
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import to_device
 from lmtool.inference.engine.request_checks import bias_arrays
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lmtool.core.errors import ModelLoadError
-from lmtool.inference.engine.attention import AttentionCall, attend
-from lmtool.inference.engine.families import ADVICE
 from lmtool.inference.engine.kv_cache import LayerShape
+from lmtool.inference.engine.model_folder import ADVICE
+from lmtool.inference.engine.model_runner import AttentionCall, attend
 from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.transformers_forward import IMPLEMENTATION, RECORDING, attending
 

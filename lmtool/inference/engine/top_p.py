@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lmtool.inference.engine.device_transfer import put_rows, select_rows, to_device
+from lmtool.inference.engine.device import put_rows, select_rows, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from lmtool.inference.engine.attention import AttentionCall
+from lmtool.inference.engine.model_runner import AttentionCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-    from lmtool.inference.engine.attention import BlockAttention
-    from lmtool.inference.engine.batch import Batch
+    from lmtool.inference.engine.model_runner import Batch, BlockAttention
 
 IMPLEMENTATION = "lmtool"
 """The name under which the function is registered with transformers; models make no mask for it."""

@@ -23,17 +23,17 @@ from lmtool.inference.engine.batch_invariant import (
     prepare_linears,
     product_name,
 )
-from lmtool.inference.engine.cache_size import allocate
 from lmtool.inference.engine.checked_model import CheckedModel, token_bytes, with_cache
 from lmtool.inference.engine.cpu.forward import CompiledForward
 from lmtool.inference.engine.cpu.library import kernels
 from lmtool.inference.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
 from lmtool.inference.engine.cuda.products import make_cublas_deterministic
-from lmtool.inference.engine.decoder_config import matching_config
-from lmtool.inference.engine.device_memory import release
+from lmtool.inference.engine.decoder import matching_config
+from lmtool.inference.engine.device import release
 from lmtool.inference.engine.fingerprint import contents_digest
 from lmtool.inference.engine.gguf.loader import gguf_modules, is_gguf
 from lmtool.inference.engine.hardware import kernel_dtype, this_machine
+from lmtool.inference.engine.kv_cache import allocate
 from lmtool.inference.engine.llama_forward import LlamaForward
 from lmtool.inference.engine.model_runner import CHUNK_TOKENS, ModelRunner, RunnableModel
 from lmtool.inference.engine.selfcheck import (
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lmtool.inference.engine.config import EngineConfig
-    from lmtool.inference.engine.cuda.llama_forward import CudaLlamaForward
-    from lmtool.inference.engine.decoder_config import DecoderConfig
+    from lmtool.inference.engine.cuda.forward import CudaLlamaForward
+    from lmtool.inference.engine.decoder import DecoderConfig
 
 _logger = logging.getLogger(__name__)
 
@@ -290,7 +290,7 @@ def fused_llama(
     """The Llama pass of fused GPU kernels over the weights; None, and nothing taken, without a `CudaRunner`."""
     if type(runner) is ModelRunner:
         return None
-    from lmtool.inference.engine.cuda.llama_forward import CudaLlamaForward
+    from lmtool.inference.engine.cuda.forward import CudaLlamaForward
     from lmtool.inference.engine.cuda.runner import CudaRunner
 
     assert isinstance(runner, CudaRunner)

@@ -17,9 +17,8 @@ import torch
 from torch import nn
 
 from lmtool.core.errors import FileError, LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
-from lmtool.inference.engine.families import ADVICE, UNSUPPORTED
 from lmtool.inference.engine.hardware import choose_dtype, this_machine
-from lmtool.inference.engine.model_folder import CONFIG, check_folder, check_sizes, refuse_adapter
+from lmtool.inference.engine.model_folder import ADVICE, CONFIG, UNSUPPORTED, check_folder, check_sizes, refuse_adapter
 from lmtool.inference.engine.random_model import is_random, random_model
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
-from lmtool.inference.engine.attention import attend
+from lmtool.inference.engine.model_runner import attend
 from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.transformers_forward import IMPLEMENTATION, RECORDING, register
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.inference.engine.batch import build, padded_blocks
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
+from lmtool.inference.engine.model_runner import build, padded_blocks
 from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 CPU = torch.device("cpu")

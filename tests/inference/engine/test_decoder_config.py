@@ -7,8 +7,7 @@ import torch
 import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from lmtool.inference.engine.decoder_config import decoder_config, default_frequencies, matching_config
-from lmtool.inference.engine.decoder_weights import fuse, take_weights
+from lmtool.inference.engine.decoder import decoder_config, default_frequencies, fuse, matching_config, take_weights
 from lmtool.inference.engine.kv_cache import LayerShape
 
 SHAPE = {

@@ -10,11 +10,10 @@ import torch
 
 from lmtool.core.errors import ModelLoadError, OutOfMemoryError
 from lmtool.inference.engine import engine_loader
-from lmtool.inference.engine.cache_size import cache_blocks
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.device_memory import cache_room, forgetting_frames, release
+from lmtool.inference.engine.device import cache_room, forgetting_frames, release
 from lmtool.inference.engine.engine_loader import load_engine
-from lmtool.inference.engine.kv_cache import LayerShape, block_bytes
+from lmtool.inference.engine.kv_cache import LayerShape, block_bytes, cache_blocks
 
 GPU = torch.device("cuda:0")
 GB = 1 << 30

@@ -15,7 +15,7 @@ import lmtool
 from lmtool.core.errors import ModelLoadError
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.engine_loader import load_engine
-from lmtool.inference.engine.families import DENSE, EXPERTS, UNSUPPORTED
+from lmtool.inference.engine.model_folder import DENSE, EXPERTS, UNSUPPORTED
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,

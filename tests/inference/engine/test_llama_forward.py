@@ -7,11 +7,10 @@ import torch
 import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from lmtool.inference.engine.attention import BlockAttention
-from lmtool.inference.engine.batch import build
-from lmtool.inference.engine.decoder_config import decoder_config
+from lmtool.inference.engine.decoder import decoder_config
 from lmtool.inference.engine.kv_cache import KVCache
 from lmtool.inference.engine.llama_forward import LlamaForward, _rotate, _rotations
+from lmtool.inference.engine.model_runner import BlockAttention, build
 from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 CPU = torch.device("cpu")

@@ -18,9 +18,7 @@ from lmtool.core.interfaces import client_of
 from lmtool.core.prompt_limits import PromptLimits
 from lmtool.core.types import LoadProgress, TokenOutput
 from lmtool.inference.engine import model_manager as host_module
-from lmtool.inference.engine.model_budget import ModelBudget
-from lmtool.inference.engine.model_manager import ModelManager
-from lmtool.inference.engine.model_slot import CountingSink, ModelSlot, ServedModel
+from lmtool.inference.engine.model_manager import CountingSink, ModelBudget, ModelManager, ModelSlot, ServedModel
 from tests.inference.engine.shelf import Clock, Collector, Shelf, anything, ask, named, turn, until
 
 

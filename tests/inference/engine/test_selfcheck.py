@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 from lmtool.core.errors import ModelLoadError
-from lmtool.inference.engine import attention, selfcheck
+from lmtool.inference.engine import model_runner, selfcheck
 from lmtool.inference.engine.kv_cache import KVCache, LayerShape
 from lmtool.inference.engine.model_runner import ModelRunner
 from lmtool.inference.engine.transformers_forward import IMPLEMENTATION, TransformersForward, register
@@ -84,7 +84,7 @@ def test_mask_of_its_own(model, monkeypatch):
 
 def faults(scores_matter):
     """A function of attention, by owner and name, and what it does with a fault: key, page, scaling."""
-    attend, read = attention.attend, KVCache.read
+    attend, read = model_runner.attend, KVCache.read
 
     def without_a_key(query, key, value, mask, *settings):
         return attend(query, key, value, mask.index_fill(-1, torch.tensor([10]), True), *settings)
@@ -95,10 +95,10 @@ def faults(scores_matter):
     def wrong_page(cache, layer, table, first, streams):
         return read(cache, layer, torch.cat((table[:-1], table[:1])), None, streams)
 
-    yield attention, "attend", without_a_key
+    yield model_runner, "attend", without_a_key
     yield KVCache, "read", wrong_page
     if scores_matter:
-        yield attention, "attend", wrong_scaling
+        yield model_runner, "attend", wrong_scaling
 
 
 class TestHalfPrecision:

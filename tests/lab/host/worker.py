@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.core.types import TokenOutput
-    from lmtool.inference.engine.batch import Batch
     from lmtool.inference.engine.engine import Engine
+    from lmtool.inference.engine.model_runner import Batch
 
 SAMPLING: dict[str, dict[str, float]] = {
     "greedy": {},
@@ -104,7 +104,7 @@ class Host:
             "torch": str(torch.__version__),
             "python": sys.version.split()[0],
             "triton": find_spec("triton") is not None,
-            "graphs": (folder / "lmtool/inference/engine/cuda/graph_sampling.py").is_file(),
+            "graphs": (folder / "lmtool/inference/engine/cuda/sampling.py").is_file(),
         }
 
     def measure(self, runner: str, streams: int, sampling: str, context: int, steps: int) -> dict[str, Any]:

@@ -18,23 +18,21 @@ from lmtool.inference.engine.cpu.library import STORE, CGroup, CLayer, CModel, C
 from lmtool.inference.engine.cpu.products import (
     INT4_DTYPE,
     PackedProduct,
+    WeightMemory,
     interleaved,
     is_blocks,
     pack,
 )
-from lmtool.inference.engine.cpu.weight_memory import WeightMemory
-from lmtool.inference.engine.decoder_weights import fuse, take_weights
+from lmtool.inference.engine.decoder import fuse, take_weights
 from lmtool.inference.engine.model_runner import ModelRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.inference.engine.attention import BlockAttention
-    from lmtool.inference.engine.batch import Batch
     from lmtool.inference.engine.cpu.library import Kernels
-    from lmtool.inference.engine.decoder_config import DecoderConfig
-    from lmtool.inference.engine.decoder_weights import Affine, LayerWeights, Weights
+    from lmtool.inference.engine.decoder import Affine, DecoderConfig, LayerWeights, Weights
     from lmtool.inference.engine.kv_cache import KVCache
+    from lmtool.inference.engine.model_runner import Batch, BlockAttention
 
 
 _CPU = torch.device("cpu")

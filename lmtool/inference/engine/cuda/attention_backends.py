@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from lmtool.inference.engine.attention import attend
 from lmtool.inference.engine.cuda.step_rows import Part, Parts, Singles, build_parts
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
+from lmtool.inference.engine.model_runner import attend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +150,7 @@ def triton_decode() -> DecodeAttention:
 
     Its tiles are those that are fastest on this GPU, which the first call for a kind of layer measures.
     """
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention, default_tiles
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention, default_tiles
 
     measured: dict[Any, Tiles] = {}
 
@@ -184,7 +184,7 @@ def _fastest_tiles(
     query: Tensor, keys: Tensor, values: Tensor, params: AttentionParams, scales: Tensor | None
 ) -> Tiles:
     """The decode kernel's tiles that take the least time for layers like this one; the first choice on a CPU."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention, tile_choices
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention, tile_choices
     from lmtool.inference.engine.cuda.kernels.tiles import fastest
 
     choices = tile_choices(query, values)
@@ -209,7 +209,7 @@ def _fastest_tiles(
 
 def triton_prefill() -> PrefillAttention:
     """Our kernel. Raises `ImportError` without Triton."""
-    from lmtool.inference.engine.cuda.kernels.prefill_attention import prefill_attention
+    from lmtool.inference.engine.cuda.kernels.attention import prefill_attention
 
     def run(
         query: Tensor,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lmtool.inference.engine.cuda.kernels.graph_rows import place_rows
+from lmtool.inference.engine.cuda.kernels.elementwise import place_rows
 from lmtool.inference.engine.cuda.step_rows import TABLE_STEP, part_tiles
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import to_device
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:

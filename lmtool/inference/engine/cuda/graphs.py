@@ -1,6 +1,6 @@
 """Steps as CUDA graphs: one captured pass for each of a few batch sizes, over tensors that stay in place.
 
-Those of decode steps alone sample behind their logits, see `graph_sampling`. A step runs the smallest captured batch
+Those of decode steps alone sample behind their logits, see `GraphSampling`. A step runs the smallest captured batch
 that holds it: one of decode steps alone, or one that has room for parts of prompts too. Rows of padding have text
 length 0, store nothing and sample nothing, tiles of padding have no queries.
 """
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lmtool.inference.engine.batch import Batch
 from lmtool.inference.engine.cuda.capture import CaptureStream, Replay
+from lmtool.inference.engine.cuda.forward import PagedAttention
 from lmtool.inference.engine.cuda.graph_rows import GraphRows, GraphSize
-from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
-from lmtool.inference.engine.cuda.paged_attention import PagedAttention
-from lmtool.inference.engine.cuda.sampling import Part, sampling_bytes
+from lmtool.inference.engine.cuda.sampling import GraphSampling, Part, sampling_bytes
 from lmtool.inference.engine.cuda.step_rows import QUERY_TILE, Parts, Singles, StepRows
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
+from lmtool.inference.engine.model_runner import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

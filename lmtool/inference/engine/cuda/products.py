@@ -69,7 +69,7 @@ class LibraryProduct:
         """The layer's outputs [.., out]."""
         if not self.takes_row(inputs):
             return linear(inputs, self.weight, self.bias)
-        from lmtool.inference.engine.cuda.kernels.row_product import row_product
+        from lmtool.inference.engine.cuda.kernels.products import row_product
 
         return row_product(inputs.reshape(1, -1), self.weight, self.bias).view(*inputs.shape[:-1], -1)
 
@@ -122,7 +122,7 @@ def _fixed_product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Te
     library = partial(fixed_rows, weight=weight, bias=bias)
     if not equal:
         return library
-    from lmtool.inference.engine.cuda.kernels.fixed_matmul import LARGE, fixed_matmul
+    from lmtool.inference.engine.cuda.kernels.products import LARGE, fixed_matmul
 
     own = partial(fixed_matmul, weight=weight, bias=bias, tiles=LARGE)
     return lambda inputs: library(inputs) if len(inputs) <= FIXED_ROWS else own(inputs)
@@ -132,7 +132,7 @@ def _own_product(
     weight: Tensor, bias: Tensor | None, dtype: torch.dtype, scale: Tensor | None = None
 ) -> Callable[[Tensor], Tensor]:
     """Our own kernel, with small tiles only where large ones have other bits. dtype: of inputs. scale: of e4m3."""
-    from lmtool.inference.engine.cuda.kernels.fixed_matmul import LARGE, SMALL, fixed_matmul
+    from lmtool.inference.engine.cuda.kernels.products import LARGE, SMALL, fixed_matmul
 
     own = partial(fixed_matmul, weight=weight, bias=bias, scale=scale)
     kind = (dtype, (weight.device, weight.dtype, weight.shape, bias is not None))
@@ -148,7 +148,7 @@ def _library_is_steady(weight: Tensor, bias: Tensor | None) -> tuple[bool, bool]
         _logger.info("cuBLAS rows of a %d x %d product depend on their place; using our own kernel", *weight.shape)
         return False, False
     try:
-        from lmtool.inference.engine.cuda.kernels.fixed_matmul import LARGE, fixed_matmul
+        from lmtool.inference.engine.cuda.kernels.products import LARGE, fixed_matmul
 
         inputs = _trial(weight.shape[1], weight.device, weight.dtype)
         equal = torch.equal(fixed_matmul(inputs, weight, bias, tiles=LARGE), linear(inputs, weight, bias))
@@ -182,7 +182,7 @@ def _fp8_product(weight: Tensor, bias: Tensor | None, *, deterministic: bool) ->
 
 def _scaled(inputs: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """The library's product [M, out] of rounded rows and a rounded weight [in, out], whose scales are [out]."""
-    from lmtool.inference.engine.cuda.kernels.e4m3 import rounded_rows
+    from lmtool.inference.engine.cuda.kernels.elementwise import rounded_rows
 
     rows, factors = rounded_rows(inputs.contiguous())
     result: Tensor = torch._scaled_mm(  # noqa: SLF001  # torch's only way to it that every supported version has

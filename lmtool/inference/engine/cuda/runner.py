@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.core.types import SamplingParams
+from lmtool.inference.engine.cuda.forward import PagedAttention
 from lmtool.inference.engine.cuda.graphs import StepGraphs, batch_sizes
-from lmtool.inference.engine.cuda.paged_attention import PagedAttention
 from lmtool.inference.engine.cuda.sampling import Part, sample_rows
 from lmtool.inference.engine.cuda.step_rows import lay_out, lay_out_ahead, to_tensors
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import to_device
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
 from lmtool.inference.engine.plan import Plan, Sequence, Span
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lmtool.inference.engine.cuda.attention_backends import AttentionBackend
     from lmtool.inference.engine.cuda.graph_rows import GraphSize
-    from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
+    from lmtool.inference.engine.cuda.sampling import GraphSampling
 
 _logger = logging.getLogger(__name__)
 

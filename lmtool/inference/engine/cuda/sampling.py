@@ -1,30 +1,37 @@
-"""Samples a batch by the kernels of `kernels.sampling`: what they need of each row goes up in one copy a step.
+"""Samples by the kernels of `kernels.sampling`: all data about the rows is copied to the GPU at once, once a step.
 
-Here behind a pass; for a captured step, see `graph_sampling`. What stays the same from step to step is written once a
-stream, see `RowState`: its record, its bias and its counts are tensors on the device, which records name by address.
+Data that stays the same from step to step is written once a stream, see `RowState`: its record, its bias and its counts
+are tensors on the device, which records refer to by address. `GraphSampling` samples in captured decode steps, by the
+same kernels and to the same bits, from records sent before the replay: a program whose record samples nothing returns
+at once, and so do those of top-k, top-p and min-p for a row without them.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from operator import is_
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
+from lmtool.core.types import SamplingParams
 from lmtool.inference.engine.cuda.kernels import sampling as kernels
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import overwrite, to_device
 from lmtool.inference.engine.penalties import TokenCounts
+from lmtool.inference.engine.sampling_row import Row
 from lmtool.inference.engine.uniforms import uniforms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from lmtool.core.types import SamplingParams
-    from lmtool.inference.engine.sampling_row import Row
+    Sample: TypeAlias = Callable[[Tensor, Sequence[Row]], Sequence["Sampled | None"]]
+
+_logger = logging.getLogger(__name__)
 
 _MIN_TEMPERATURE = 1e-5
 _MODES = {"raw": 0, "biased": 1, "processed": 2}
@@ -225,3 +232,179 @@ def _scored() -> bytes:
 
 _SCORED = _scored()
 """The record of a row that scores an id: its raw log-probability."""
+
+
+class GraphSampling:
+    """The records of a captured step's rows, and what was sampled by them; the tensors stay in place."""
+
+    def __init__(self, rows: int, vocabulary: int, device: torch.device) -> None:
+        """rows: of the largest captured step."""
+        self._vocabulary, self._device = vocabulary, device
+        self._table = torch.zeros(rows, len(RECORD.names or ()), dtype=torch.int64, device=device)
+        self._table[:, 0] = -1
+        self._masks = torch.zeros(1, -(-vocabulary // 32), dtype=torch.int32, device=device)
+        """None is named by a record."""
+        tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._samples = kernels.Samples(tokens, *torch.zeros(2, rows, 4, dtype=torch.int32, device=device))
+        self._live = 0
+        """Records, from the first on, that may not be idle."""
+        self._states: list[DeviceRow | None] = []
+        """Those whose tensors the records name."""
+        self._records = np.zeros(0, RECORD)
+        """Those of the step that was sent last."""
+        self._rows: Sequence[Row] = ()
+        """That step's, where the next one may be of the same ones; none where anything but random numbers changes."""
+        self._draws = False
+        """Whether any of them needs a random number."""
+
+    def enqueue(self, logits: Tensor) -> None:
+        """Queue what samples the N rows of a captured step. Captured.
+
+        logits: [N, V] float32, which stay as they are.
+        """
+        rows, table = len(logits), self._table[: len(logits)]
+        samples = self._first(rows)
+        kernels.sample_rows(logits, table, self._masks, cuts=self._cuts(rows), samples=samples)
+        kernels.count_tokens(table, samples.results)
+
+    def covers(self, rows: Sequence[Row], size: int) -> bool:
+        """Whether a captured step of `size` rows can sample all of these.
+
+        Not those with a constraint, with processors or with other alternatives than the likeliest id, nor those that
+        are scored; nor those of which ids must be taken back that were counted.
+        """
+        if self._repeats(rows):
+            return True
+        cuts = self._cuts(size)
+        return all(_is_simple(row) and (cuts or not has_cut(row)) and _is_counted(row) for row in rows)
+
+    def send(self, rows: Sequence[Row]) -> None:
+        """Queue the copy of the records of a step's rows, which are covered; its graph must run next.
+
+        A step of the same rows as the one before sends random numbers alone; where none are drawn, nothing.
+        """
+        count, records = len(rows), self._records
+        if not self._repeats(rows):
+            self._states = device_rows(rows, self._vocabulary, self._device)
+            records = np.zeros(max(count, self._live), RECORD)
+            records["row"] = -1
+            write_records(records[:count], rows, list(range(count)), self._states)
+            self._records, self._draws = records[:count], bool(records["random"].any())
+            self._rows = () if any(row.penalises for row in rows) else rows
+        elif self._draws:
+            records["uniform"] = random_numbers(rows)
+        else:
+            return
+        overwrite(self._table[: len(records)], records.view(np.int64).reshape(len(records), -1))
+        self._live = count
+
+    def rest(self) -> None:
+        """Let the next graph sample nothing."""
+        if self._live:
+            self._table[: self._live, 0].fill_(-1)
+            self._live, self._states, self._rows = 0, [], ()
+
+    def result(self, rows: Sequence[Row]) -> Part:
+        """What the graph that was queued last samples of these rows, which were sent for it.
+
+        To be read, or copied, before the next step is queued, which writes to the same memory.
+        """
+        samples = self._first(len(rows))
+        tokens, results = samples.tokens, samples.results
+        if not results.is_cuda:  # no copy is made on the way to the host
+            tokens, results = tokens.clone(), results.clone()
+        counts = [] if self._repeats(rows) else counted(rows, self._states)
+        return Part(list(range(len(rows))), tokens, results, [], None, counts)
+
+    def _repeats(self, rows: Sequence[Row]) -> bool:
+        """Whether these are the rows that were sent last, and only their positions are others."""
+        return len(rows) == len(self._rows) and all(map(is_, rows, self._rows))
+
+    def _first(self, rows: int) -> kernels.Samples:
+        samples = self._samples
+        return kernels.Samples(samples.tokens[:rows], samples.results[:rows], samples.shapes[:rows])
+
+    def _cuts(self, size: int) -> bool:
+        """Whether a captured step of so many rows can leave out tokens: that takes memory for each row."""
+        return size <= most_cut_rows(self._vocabulary)
+
+
+def _is_simple(row: Row) -> bool:
+    return row.target is None and row.allowed is None and row.processors is None and not lists(row)
+
+
+def _is_counted(row: Row) -> bool:
+    """Whether the device has counted all ids before the row's, where its logits depend on them."""
+    if not row.penalises:
+        return True
+    state = row.state
+    if state is None:
+        return False
+    own = state.on_device
+    if not isinstance(own, DeviceRow) or own.counts is None:  # nothing is counted yet: all that the host knows will be
+        return len(state.tokens) >= row.position
+    return own.counts.follows(state.tokens, row.position)
+
+
+_TOLERANCE = 1e-3
+"""Nats between two logprobs; those of torch's operators are sums in float32, too."""
+
+
+class Sampled(Protocol):
+    """A `SampledToken`, as far as it is compared."""
+
+    @property
+    def token(self) -> int:
+        """The id."""
+
+    @property
+    def logprob(self) -> float:
+        """In nats."""
+
+
+def kernels_work(
+    by_kernel: Sample, by_stages: Sample, device: torch.device, vocabulary: int, dtype: torch.dtype
+) -> bool:
+    """Whether kernels give for rows of several kinds what torch's operators give; a warning says why not.
+
+    vocabulary, dtype: of the logits that will be sampled from. Waits for the device.
+    """
+    generator = torch.Generator(device).manual_seed(1)
+    try:
+        for rows in _kinds():
+            shape = (len(rows) + 1, vocabulary)
+            logits = torch.randn(shape, generator=generator, device=device).mul_(2).to(dtype)
+            for own in (logits[:-1], logits[1:]):  # perhaps one is aligned, and the other not: two compilations
+                problem = _difference(by_kernel(own, rows), by_stages(own.to(torch.float32, copy=True), rows))
+                if problem is not None:
+                    _logger.warning("tokens are sampled without Triton, and slower: %s", problem)
+                    return False
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as problem:  # noqa: BLE001  # whatever a compiler raises, there is another way
+        _logger.warning("tokens are sampled without Triton, and slower: %s", problem)
+        return False
+    return True
+
+
+def _kinds() -> tuple[list[Row], list[Row]]:
+    """Rows with all that kernels do, and rows for which fewer of them are launched."""
+    mixed: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 20, "top_p": 0.8}, {"min_p": 0.1}]
+    mixed += [{"presence_penalty": 0.5, "repetition_penalty": 1.5, "logprobs_mode": "processed"}, {"temperature": 0}]
+    rows = [
+        Row(
+            SamplingParams(**{"temperature": 1.0, **params}), top_logprobs=2, seed=seed, known_ids=(1, 2), counts={2: 1}
+        )
+        for seed, params in enumerate(mixed)
+    ]
+    return rows, [Row(SamplingParams(temperature=1.0), top_logprobs=1), Row(target=1)]
+
+
+def _difference(ours: Sequence[Sampled | None], theirs: Sequence[Sampled | None]) -> str | None:
+    """How two results differ; None where they are equal but for rounding."""
+    for own, other in zip(ours, theirs, strict=True):
+        if own is None or other is None or own.token != other.token:
+            return f"it drew {own}, not {other}"
+        if abs(own.logprob - other.logprob) > _TOLERANCE:
+            return f"its logprob of {own.token} is {own.logprob}, not {other.logprob}"
+    return None

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtool.inference.engine.batch import Batch
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import to_device
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
+from lmtool.inference.engine.model_runner import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many

@@ -15,9 +15,8 @@ from lmtool.inference.engine.cpu.library import kernels
 from lmtool.inference.engine.cpu.products import BLOCK_TYPES, INT4_DTYPE
 from lmtool.inference.engine.decoder_loader import compiled_runner
 from lmtool.inference.engine.fingerprint import contents_digest
-from lmtool.inference.engine.gguf.config import model_of
 from lmtool.inference.engine.gguf.header import read_header
-from lmtool.inference.engine.gguf.weights import PLAIN, GgufWeights, gguf_package
+from lmtool.inference.engine.gguf.model import PLAIN, GgufWeights, gguf_package, model_of
 from lmtool.inference.engine.hardware import choose_dtype, kernel_dtype, this_machine
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
 from lmtool.inference.engine.model_runner import RunnableModel
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from lmtool.inference.engine.config import EngineConfig
-    from lmtool.inference.engine.gguf.config import GgufModel
+    from lmtool.inference.engine.gguf.model import GgufModel
 
 _FORMATS = {"Q4_0": "int4", "Q8_0": "int8"}
 """Types of blocks to our names of the same formats."""

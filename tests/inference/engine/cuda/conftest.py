@@ -22,7 +22,7 @@ import transformers
 from lmtool.core.types import ModelInfo
 from lmtool.inference.engine import transformers_forward
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.decoder_config import decoder_config
+from lmtool.inference.engine.decoder import decoder_config
 from lmtool.inference.engine.engine import Engine
 from lmtool.inference.engine.kv_cache import PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
@@ -119,10 +119,10 @@ def checkpoint(checkpoint, tmp_path_factory) -> Callable[[str], Path]:
 @pytest.fixture(autouse=INTERPRETED)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program takes the interpreter milliseconds: no more of them than some tens."""
-    from lmtool.inference.engine.cuda.kernels import decode_attention
+    from lmtool.inference.engine.cuda.kernels import attention
 
-    monkeypatch.setattr(decode_attention, "_PROGRAMS", 8)
-    monkeypatch.setattr(decode_attention, "_ROWS", (8, 64, 4096))  # sums over rows are loops there
+    monkeypatch.setattr(attention, "_PROGRAMS", 8)
+    monkeypatch.setattr(attention, "_ROWS", (8, 64, 4096))  # sums over rows are loops there
     monkeypatch.setattr("lmtool.inference.engine.cuda.graphs._PART_TOKENS", (32,))
     monkeypatch.setattr("lmtool.inference.engine.cuda.graphs._PART_SINGLES", ())
     monkeypatch.setattr("lmtool.inference.engine.cuda.graphs._MOST_PARTS", 3)

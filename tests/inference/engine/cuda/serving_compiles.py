@@ -20,9 +20,9 @@ from triton.runtime import driver, jit
 from lmtool.inference.engine.cuda import graphs
 from lmtool.inference.engine.cuda import runner as runner_module
 from lmtool.inference.engine.cuda.attention_backends import AttentionBackend, triton_decode, triton_prefill
-from lmtool.inference.engine.cuda.llama_forward import CudaLlamaForward
+from lmtool.inference.engine.cuda.forward import CudaLlamaForward
 from lmtool.inference.engine.cuda.runner import CudaRunner
-from lmtool.inference.engine.decoder_config import DecoderConfig
+from lmtool.inference.engine.decoder import DecoderConfig
 from lmtool.inference.engine.kv_cache import LayerShape, PagedCache
 from lmtool.inference.engine.plan import Limits, Sequence
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache

@@ -54,7 +54,7 @@ def _small(monkeypatch):
 @pytest.fixture
 def by_kernels(monkeypatch, device):
     """All that is sampled behind a pass is sampled by kernels, on a CPU too."""
-    monkeypatch.setattr("lmtool.inference.engine.cuda.sampling_check.kernels_work", lambda *_: True)
+    monkeypatch.setattr("lmtool.inference.engine.cuda.sampling.kernels_work", lambda *_: True)
     by_kernel = sampler.prepare_gpu.__wrapped__(device, VOCABULARY, torch.float32)
     monkeypatch.setattr(sampler, "_gpu_sampler", lambda _: by_kernel)
 
@@ -223,13 +223,13 @@ class TestStep:
     @pytest.mark.parametrize(("kind", "sends"), [({}, 1), ({"temperature": 1.0, "top_p": 0.9}, 3)])
     def test_rows_that_stay(self, graphs, monkeypatch, kind, sends):
         """Of the rows of the step before, random numbers alone are sent; all after a step that sampled nothing."""
-        from lmtool.inference.engine.cuda import graph_sampling
+        from lmtool.inference.engine.cuda import sampling
         from lmtool.inference.engine.cuda.step_rows import lay_out
 
         own, plan = graphs
         sent = []
-        overwrite = graph_sampling.overwrite
-        monkeypatch.setattr(graph_sampling, "overwrite", lambda *both: (sent.append(1), overwrite(*both)))
+        overwrite = sampling.overwrite
+        monkeypatch.setattr(sampling, "overwrite", lambda *both: (sent.append(1), overwrite(*both)))
         kinds, positions = [SamplingParams(), SamplingParams(**kind), SamplingParams()], (4, 5, 6)
         rows, ours = rows_of(plan, kinds), []
         for position in positions:
@@ -299,7 +299,7 @@ class TestCapture:
 
     def test_that_fails(self, runner_of, monkeypatch, caplog):
         """It is left out, and the log says so; the graphs give the logits."""
-        from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
+        from lmtool.inference.engine.cuda.sampling import GraphSampling
 
         def fails(self, logits):
             raise RuntimeError("no such kernel")
@@ -309,7 +309,7 @@ class TestCapture:
 
     def test_that_samples_other_ids(self, runner_of, monkeypatch, caplog):
         """What does not equal the kernels alone is not used."""
-        from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
+        from lmtool.inference.engine.cuda.sampling import GraphSampling
 
         enqueue = GraphSampling.enqueue
         monkeypatch.setattr(GraphSampling, "enqueue", lambda self, logits: enqueue(self, -logits))
@@ -317,7 +317,7 @@ class TestCapture:
 
     def test_its_records_stay(self, runner_of, monkeypatch):
         """Captured kernels go on reading the records after it was given up: their memory is no other's until then."""
-        from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
+        from lmtool.inference.engine.cuda.sampling import GraphSampling
 
         made = []
         enqueue = GraphSampling.enqueue

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmtool.inference.engine import sampler
-from lmtool.inference.engine.cuda.sampling_check import kernels_work
+from lmtool.inference.engine.cuda.sampling import kernels_work
 from lmtool.inference.engine.sampler import prepare_gpu, sample
 
 CPU = torch.device("cpu")

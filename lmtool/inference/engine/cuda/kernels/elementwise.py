@@ -1,16 +1,86 @@
-"""Fused operations on hidden states: residual sum with RMS norm, and the gate of a gated MLP.
+"""Fused operations on rows: RMS norm, MLP gates, rounding to e4m3, and the numbers of a captured step's rows.
 
-Letters: T tokens of the batch, W width of the model, I inner size of the MLP.
+Letters: T tokens of the batch, W width of the model, I inner size of the MLP, S single queries, which come first, P
+positions a page, n pages of the longest text.
+
+e4m3 numbers have eight bits: sign, four bits of exponent (bias 7), three of mantissa; largest 448, no infinity.
+Rounding is done in integer arithmetic, the same on every GPU and in Triton's interpreter. After "FP8 Formats for Deep
+Learning" (arXiv:2209.05433).
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from lmtool.inference.engine.cuda.kernels.launch import launch_settings
+from lmtool.inference.engine.cuda.kernels.tiles import launch_settings
+
+
+@lru_cache
+def converts_e4m3(device: torch.device) -> bool:
+    """Whether the GPU has an instruction that converts e4m3: compute capability 8.9 and later."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def rounded_rows(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as e4m3, [M, K] uint8, and the factor on each, [M, 1] float32, which makes its largest number 448.
+
+    inputs: [M, K], contiguous.
+    """
+    rows, size = inputs.shape
+    stored = inputs.new_empty((rows, size), dtype=torch.uint8)
+    scale = inputs.new_empty((rows, 1), dtype=torch.float32)
+    if rows:
+        block = triton.next_power_of_2(size)
+        _round_rows[(rows,)](inputs, stored, scale, SIZE=size, BLOCK=block, num_warps=min(max(block // 512, 1), 16))
+    return stored, scale
+
+
+def as_stored(numbers: Tensor) -> Tensor:
+    """The tensor of bytes as the dtype that `from_e4m3` reads fastest here."""
+    return numbers.view(torch.float8_e4m3fn) if converts_e4m3(numbers.device) else numbers
+
+
+@triton.jit
+def to_e4m3(numbers) -> tl.tensor:
+    """The bytes (uint8) of float32 numbers, rounded to nearest, ties to even, within plus or minus 448; NaN stays."""
+    bits = numbers.to(tl.int32, bitcast=True)
+    size = tl.minimum(tl.abs(numbers), 448.0)
+    size_bits = size.to(tl.int32, bitcast=True)
+    # 20 of 23 bits of mantissa go; the exponent's bias becomes 7.
+    normal = ((size_bits + 0x7FFFF + ((size_bits >> 20) & 1)) >> 20) - ((127 - 7) << 3)
+    # Below 2**-6 numbers are multiples of 2**-9, which is what the last bit of 2**14 counts in float32.
+    small = (size + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    rounded = tl.where(size < 0.015625, small, normal)
+    rounded = tl.where(numbers != numbers, 0x7F, rounded)
+    return (rounded | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def from_e4m3(stored) -> tl.tensor:
+    """The numbers (float16, exact) of e4m3 values, as such or as bytes; a GPU before 8.9 knows bytes only."""
+    if stored.dtype == tl.uint8:
+        bits = stored.to(tl.uint16)
+        numbers = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
+    else:
+        numbers = stored.to(tl.float16)
+    return numbers
+
+
+@triton.jit
+def _round_rows(inputs, stored, scale, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """One row."""
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.arange(0, BLOCK)
+    there = dims < SIZE
+    own = tl.load(inputs + row * SIZE + dims, mask=there, other=0.0).to(tl.float32)
+    factor = tl.maximum(tl.max(tl.abs(own), axis=0), 1e-12) / 448.0
+    tl.store(scale + row, factor)
+    tl.store(stored + row * SIZE + dims, to_e4m3(own / factor), mask=there)
 
 
 def add_norm(residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
@@ -80,3 +150,66 @@ def _silu_mul(gate_up, output, INNER: tl.constexpr, BLOCK: tl.constexpr, EARLY: 
     gate = tl.load(gate_up + row * 2 * INNER + dims, mask=there, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * INNER + INNER + dims, mask=there, other=0.0).to(tl.float32)
     tl.store(output + row * INNER + dims, (gate * tl.sigmoid(gate) * up).to(output.dtype.element_ty), mask=there)
+
+
+_ROWS, _PAGES = 128, 1024
+
+
+def place_rows(
+    ids: Tensor,
+    lengths: Tensor,
+    texts: Tensor,
+    table: Tensor,
+    input_ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    text_lengths: Tensor,
+    pages: Tensor,
+    page: int,
+) -> None:
+    """Fill the last five tensors but one with a step's rows, and make `lengths` those of the step behind it.
+
+    ids: [T] int32. lengths: [T] int32, positions of each row's text up to itself, 0 for a row of padding; those of the
+    single queries grow by one, of padding not. texts: [T] int32, each row's row of `table`, [.., n] int32, the pages of
+    every text. input_ids, positions, slots: [T] int64; a row of padding has position 0 and slot -1. text_lengths: [S]
+    int32. pages: [S, n] int32, the pages of each single query's text; what follows the last one stays. page: P.
+    """
+    rows, singles, width = len(ids), len(text_lengths), table.shape[1]
+    _place[(triton.cdiv(rows, _ROWS),)](
+        ids, lengths, texts, table, input_ids, positions, slots, text_lengths, rows, singles, width,
+        PAGE=page, BLOCK=_ROWS, num_warps=4,
+    )  # fmt: skip
+    _pages[(singles, triton.cdiv(width, _PAGES))](
+        texts, table, text_lengths, pages, width, PAGE=page, BLOCK=_PAGES, num_warps=4
+    )
+
+
+@triton.jit(do_not_specialize=["rows", "singles", "width"])
+def _place(
+    ids, lengths, texts, table, input_ids, positions, slots, text_lengths, rows, singles, width,
+    PAGE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A block of rows."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows
+    length = tl.load(lengths + row, mask=inside, other=0)
+    there = length > 0
+    position = tl.maximum(length - 1, 0)
+    text = tl.load(texts + row, mask=there, other=0).to(tl.int64)
+    block = tl.load(table + text * width + position // PAGE, mask=there, other=0).to(tl.int64)
+    tl.store(input_ids + row, tl.load(ids + row, mask=inside, other=0).to(tl.int64), mask=inside)
+    tl.store(positions + row, position.to(tl.int64), mask=inside)
+    tl.store(slots + row, tl.where(there, block * PAGE + position % PAGE, -1), mask=inside)
+    single = row < singles
+    tl.store(text_lengths + row, length, mask=single)
+    tl.store(lengths + row, length + 1, mask=single & there)
+
+
+@triton.jit(do_not_specialize=["width"])
+def _pages(texts, table, text_lengths, pages, width, PAGE: tl.constexpr, BLOCK: tl.constexpr):
+    """Some pages of one single query's text."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    used = column < tl.cdiv(tl.load(text_lengths + row), PAGE)
+    text = tl.load(texts + row).to(tl.int64)
+    tl.store(pages + row * width + column, tl.load(table + text * width + column, mask=used), mask=used)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from lmtool.inference.engine.cuda.kernels.e4m3 import to_e4m3
-from lmtool.inference.engine.cuda.kernels.launch import launch_settings
+from lmtool.inference.engine.cuda.kernels.elementwise import to_e4m3
+from lmtool.inference.engine.cuda.kernels.tiles import launch_settings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lmtool.inference.engine.cuda.kernels.logit_stages import (
+from lmtool.inference.engine.cuda.kernels.logits import (
     COUNTS,
     HEAT,
     HIGHEST,
@@ -30,9 +30,15 @@ from lmtool.inference.engine.cuda.kernels.logit_stages import (
     RANDOM,
     TARGET,
     UNIFORM,
+    collect_candidates,
+    count_above_pivots,
+    draw_candidate,
+    draw_first,
     exp_weight,
+    find_cut,
     has_cut,
     is_idle,
+    is_kept,
     join_splits,
     logit_stages,
     mode_factor,
@@ -41,14 +47,6 @@ from lmtool.inference.engine.cuda.kernels.logit_stages import (
     record_int,
     sampled_splits,
     sort_key,
-)
-from lmtool.inference.engine.cuda.kernels.top_p import (
-    collect_candidates,
-    count_above_pivots,
-    draw_candidate,
-    draw_first,
-    find_cut,
-    is_kept,
 )
 
 SPLIT = 4096
