@@ -15,18 +15,16 @@ from lmtool.core.errors import LmtoolError, OverloadedError, ServerError
 from lmtool.core.interfaces import QueuePlace
 from lmtool.core.model_usage import ModelUsage
 from lmtool.core.streams import refuse
-from lmtool.inference.engine.admission import StreamFactory
 from lmtool.inference.engine.device import raise_if_lost, release, step_error
 from lmtool.inference.engine.engine_thread import EngineThread, IdleMemory, Outbox, signal, stopped_error
-from lmtool.inference.engine.masks import MaskFiller
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache
+from lmtool.inference.engine.queue_estimate import QueueEstimate
 from lmtool.inference.engine.request_checks import clamp_logprobs
-from lmtool.inference.engine.run_ahead import RunAheadStep, SampledStep, run_ahead, sample_step
 from lmtool.inference.engine.sampling_result import SampledToken, SamplingResult
 from lmtool.inference.engine.scheduler import Scheduler
 from lmtool.inference.engine.speculation import StepCost
-from lmtool.inference.engine.stream import Handle
-from lmtool.inference.engine.waiting_queue import QueueEstimate
+from lmtool.inference.engine.step import MaskFiller, RunAheadStep, SampledStep, run_ahead, sample_step
+from lmtool.inference.engine.stream import Handle, StreamFactory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

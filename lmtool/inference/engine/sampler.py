@@ -15,8 +15,7 @@ from torch import Tensor
 from lmtool.core.logprobs.uniform import uniform
 from lmtool.inference.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, pack, sample_packed
 from lmtool.inference.engine.device import put_rows, select_rows, to_device
-from lmtool.inference.engine.masks import apply_masks
-from lmtool.inference.engine.penalties import penalise
+from lmtool.inference.engine.logits import apply_masks, most_likely, penalise, row_chunks, sample_rows, truncate
 from lmtool.inference.engine.sampling_result import (
     RowLogprobs,
     SampledRows,
@@ -24,11 +23,9 @@ from lmtool.inference.engine.sampling_result import (
     SamplingResult,
     TopTokens,
     alternatives,
-    row_chunks,
     row_logprobs,
 )
-from lmtool.inference.engine.top_p import most_likely, sample_rows, truncate
-from lmtool.inference.engine.uniforms import uniforms
+from lmtool.inference.engine.sampling_row import uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
-"""What a step's logits gave: ids that stay on the device for the next step, and log-probabilities for the host.
+"""Results of a step's sampling: ids that stay on the device for the next step, and log-probabilities for the host.
 
-All work on the device comes first and all reading last, so that a GPU goes on meanwhile. On CPU it is the same code,
-and nothing is copied.
+All work on the device is queued before anything is read, so that a GPU keeps working meanwhile. On CPU the same code
+runs, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -17,18 +17,15 @@ from torch import Tensor
 
 from lmtool.inference.engine.cpu.sampling import KernelRow, has_kernel, sample_by_kernel
 from lmtool.inference.engine.device import arrival, select_rows, to_device, to_host
-from lmtool.inference.engine.top_p import logsumexp, most_likely, top_tokens
+from lmtool.inference.engine.logits import logsumexp, most_likely, row_chunks, top_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lmtool.inference.engine.penalties import TokenCounts
+    from lmtool.inference.engine.sampling_row import TokenCounts
 
 _TOP_BUCKETS = (1, 5, 20, 256)
 """Alternatives are taken this many at a time, or all; a row's bucket depends on its own request alone."""
-
-_CHUNK_BYTES = 2**21
-"""Logits per chunk, so that intermediate results stay in the cache (32 rows of 128k in half the time)."""
 
 _RESULT = struct.Struct("ifif")
 
@@ -287,10 +284,3 @@ def _with_chosen(top: Top | None, token: int, logprob: float) -> tuple[tuple[int
         if other == token:
             return tuple(top)
     return (*top, (token, logprob))
-
-
-def row_chunks(rows: list[int], logits: Tensor) -> Iterator[list[int]]:
-    """The rows a few at a time, so that intermediate results stay in a CPU's cache; a GPU takes all at once."""
-    size = len(rows) if logits.is_cuda else max(1, _CHUNK_BYTES // (logits.shape[-1] * logits.element_size()))
-    for start in range(0, len(rows), max(1, size)):
-        yield rows[start : start + size]

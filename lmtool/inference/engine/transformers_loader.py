@@ -1,4 +1,7 @@
-"""Loads a model through transformers, and picks the fastest forward pass that gives transformers' own logits."""
+"""Loads a model through transformers, and picks the fastest forward pass that gives transformers' own logits.
+
+The model that passed the check gets a key-value cache from the memory that it leaves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmtool.core.errors import ModelLoadError, ResourceError
 from lmtool.core.types import LoadProgress, ModelInfo
-from lmtool.inference.engine import transformers_forward
 from lmtool.inference.engine.batch_invariant import (
     PACKED_MIN_ROWS,
     PLAIN_MIN_ROWS,
@@ -23,7 +25,7 @@ from lmtool.inference.engine.batch_invariant import (
     prepare_linears,
     product_name,
 )
-from lmtool.inference.engine.checked_model import CheckedModel, token_bytes, with_cache
+from lmtool.inference.engine.checkpoint import load_model
 from lmtool.inference.engine.cpu.forward import CompiledForward
 from lmtool.inference.engine.cpu.library import kernels
 from lmtool.inference.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
@@ -33,7 +35,7 @@ from lmtool.inference.engine.device import release
 from lmtool.inference.engine.fingerprint import contents_digest
 from lmtool.inference.engine.gguf.loader import gguf_modules, is_gguf
 from lmtool.inference.engine.hardware import kernel_dtype, this_machine
-from lmtool.inference.engine.kv_cache import allocate
+from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache, allocate, cache_blocks
 from lmtool.inference.engine.llama_forward import LlamaForward
 from lmtool.inference.engine.model_runner import CHUNK_TOKENS, ModelRunner, RunnableModel
 from lmtool.inference.engine.selfcheck import (
@@ -41,11 +43,14 @@ from lmtool.inference.engine.selfcheck import (
     QUANTIZED,
     RecordedLayer,
     Reference,
+    TransformersForward,
     check_runner,
+    fix_frequencies,
     record_layers,
     reference_logits,
+    register,
 )
-from lmtool.inference.engine.weights import display_name, load_model
+from lmtool.inference.engine.weights import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,7 +59,80 @@ if TYPE_CHECKING:
     from lmtool.inference.engine.cuda.forward import CudaLlamaForward
     from lmtool.inference.engine.decoder import DecoderConfig
 
+
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """A model that passed the check, without a key-value cache for streams."""
+
+    name: str
+    runner: ModelRunner
+    reference: Reference
+    info: ModelInfo
+    """Its context is what the model is right for."""
+    contents: str | None
+    token_bytes: int
+    """Of a token's activations in one layer, about."""
+
+
+def with_cache(model: CheckedModel, config: EngineConfig) -> RunnableModel:
+    """The model with keys and values for streams."""
+    info, old = model.info, model.runner.cache
+    assert info.context_length is not None
+    shapes, reserved = [shape for _, shape in old.layers], _graph_bytes(model, config)
+    scales = _cache_scales(model) if config.kv_cache_dtype == "fp8" else None
+    dtype = old.dtype if scales is None else torch.uint8
+    blocks = cache_blocks(model.name, shapes, info.context_length, dtype, old.device, config, CHECK_BLOCKS, reserved)
+    paged = isinstance(old, PagedCache)
+    cache = allocate(model.name, old.layers, blocks, dtype, old.device, scales, paged=paged)
+    runner = replace(model.runner, cache=cache)
+    if scales is not None:
+        tolerance = QUANTIZED["fp8" if config.quantize else "fp8 keys and values"]
+        check_runner(runner, f"{model.name} with --kv-cache-dtype fp8", model.reference, tolerance)
+    context = min(info.context_length, blocks * BLOCK_TOKENS + 1)
+    shown = replace(info, context_length=context, dtype=config.quantize or info.dtype)
+    return RunnableModel(runner, blocks, shown, model.contents)
+
+
+def _cache_scales(model: CheckedModel) -> list[Tensor]:
+    """For keys and values of eight bits, from those that the check stored. Raises `ResourceError` without kernels."""
+    cache = model.runner.cache
+    if type(model.runner) is ModelRunner or not isinstance(cache, PagedCache):
+        raise ResourceError(
+            f"{model.name} cannot be served with --kv-cache-dtype fp8: it needs Triton, which does not work here",
+            "leave --kv-cache-dtype out",
+        )
+    return cache.e4m3_scales()
+
+
+def _graph_bytes(model: CheckedModel, config: EngineConfig) -> int:
+    """Bytes on a GPU that CUDA graphs will need, and what they sample with; 0 without any."""
+    if type(model.runner) is ModelRunner:
+        return 0
+    from lmtool.inference.engine.cuda.graphs import graph_bytes
+
+    info, rows = model.info, config.max_streams
+    assert info.context_length is not None
+    assert info.vocab_size is not None
+    layers = len(model.runner.cache.layers)
+    kept = graph_bytes(rows, info.context_length, info.vocab_size, layers, model.token_bytes)
+    return kept + rows * info.vocab_size * _SAMPLING_BYTES
+
+
+_SAMPLING_BYTES = 8
+"""Of a row and a token of the vocabulary: how often the stream has it, and a copy of its logit."""
+
+
+def token_bytes(model: PreTrainedModel) -> int:
+    """Bytes of a token's activations in one layer, about: see `CheckedModel.token_bytes`."""
+    text = model.config.get_text_config()
+    hidden, inner, experts = (
+        size if isinstance(size := getattr(text, name, None), int) else usual
+        for name, usual in (("hidden_size", 8192), ("intermediate_size", 32768), ("num_experts_per_tok", 1))
+    )
+    return int(model.dtype.itemsize * (8 * hidden + 3 * inner * experts))
 
 
 def load_transformers(
@@ -65,7 +143,7 @@ def load_transformers(
     Its key-value cache is allocated last, from what the weights in their final form leave. Raises `ModelLoadError`,
     `ResourceError` or `OutOfMemoryError`.
     """
-    transformers_forward.register()
+    register()
     if config.deterministic and device.type == "cuda":
         make_cublas_deterministic()
     return with_cache(_fastest(name, config, device, report), config)
@@ -141,13 +219,13 @@ def _load_baseline(
     model = (gguf_modules if is_gguf(name) else load_model)(name, config, device, report)
     contents = _contents(model)
     reference = reference_logits(model, name)
-    transformers_forward.fix_frequencies(model)
+    fix_frequencies(model)
     context = _context_length(model.config, config)
     layers = record_layers(model, name, context)
     shapes = [(layer.layer, layer.shape) for layer in layers]
     cache = allocate(name, shapes, CHECK_BLOCKS, model.dtype, device)
     rows = PLAIN_MIN_ROWS if device.type == "cpu" else 1
-    runner = ModelRunner(transformers_forward.TransformersForward(model), cache, device, CHUNK_TOKENS, rows)
+    runner = ModelRunner(TransformersForward(model), cache, device, CHUNK_TOKENS, rows)
     if device.type == "cuda":
         own = config.deterministic or config.kv_cache_dtype != "auto"
         runner = paged_runner(runner, layers, model.dtype, deterministic=config.deterministic, own_kernels=own)

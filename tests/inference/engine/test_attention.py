@@ -8,7 +8,7 @@ from transformers import AttentionInterface
 
 from lmtool.inference.engine.model_runner import attend
 from lmtool.inference.engine.plan import Plan, Sequence, Span
-from lmtool.inference.engine.transformers_forward import IMPLEMENTATION, RECORDING, register
+from lmtool.inference.engine.selfcheck import IMPLEMENTATION, RECORDING, register
 
 
 @pytest.mark.parametrize(("kv_heads", "heads"), [(1, 4), (2, 2), (4, 1)])

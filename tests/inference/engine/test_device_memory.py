@@ -194,16 +194,16 @@ def test_a_closed_engine_holds_nothing(checkpoint, gpu, monkeypatch):
 
 def test_the_cache_is_measured_last(checkpoint, monkeypatch):
     """When its room is measured, the weights have their final form, and transformers' model has lost them."""
-    from lmtool.inference.engine import checked_model, transformers_loader
+    from lmtool.inference.engine import transformers_loader
 
     models, left = [], []
-    load, measure = transformers_loader.load_model, checked_model.cache_blocks
+    load, measure = transformers_loader.load_model, transformers_loader.cache_blocks
 
     def measured(*arguments):
         left.append(sum(weight.numel() for weight in models[0].parameters()))
         return measure(*arguments)
 
     monkeypatch.setattr(transformers_loader, "load_model", lambda *own: models.append(load(*own)) or models[-1])
-    monkeypatch.setattr(checked_model, "cache_blocks", measured)
+    monkeypatch.setattr(transformers_loader, "cache_blocks", measured)
     engine_loader.load_engine(str(checkpoint("llama")), EngineConfig(threads=1)).close()
     assert left == [0]

@@ -10,9 +10,8 @@ import torch
 import transformers
 from transformers import PreTrainedModel, core_model_loading, modeling_utils
 
+from lmtool.inference.engine.checkpoint import copied, load_model, loading_onto
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.direct_loading import copied, loading_onto
-from lmtool.inference.engine.weights import load_model
 
 META = torch.device("meta")
 
@@ -83,7 +82,7 @@ def test_a_transformers_that_works_differently(checkpoint, monkeypatch, caplog):
     """Weights are read as ever where its functions are not there, and once more where they take other arguments."""
     folder = str(checkpoint("gpt2"))
     with monkeypatch.context() as patch:
-        patch.setattr("lmtool.inference.engine.direct_loading.modeling_utils", SimpleNamespace())
+        patch.setattr("lmtool.inference.engine.checkpoint.modeling_utils", SimpleNamespace())
         with loading_onto(META):
             model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert {tensor.device for tensor in tensors(model).values()} == {torch.device("cpu")}
@@ -91,7 +90,7 @@ def test_a_transformers_that_works_differently(checkpoint, monkeypatch, caplog):
     def other(function, device, *arguments, **keywords):
         raise TypeError("unexpected keyword")
 
-    monkeypatch.setattr("lmtool.inference.engine.direct_loading._with_device", other)
+    monkeypatch.setattr("lmtool.inference.engine.checkpoint._with_device", other)
     model = load_model(folder, EngineConfig(), META, lambda _: None)
     assert {tensor.device for tensor in tensors(model).values()} == {META}
     assert "is read into the host's memory first: TypeError: unexpected keyword" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from lmtool.core.types import LoadProgress
-from lmtool.inference.engine.load_progress import Progress, quiet
+from lmtool.inference.engine.checkpoint import Progress, quiet
 
 
 @pytest.fixture

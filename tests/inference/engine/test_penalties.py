@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmtool.inference.engine.penalties import TokenCounts
+from lmtool.inference.engine.sampling_row import TokenCounts
 
 
 @pytest.fixture

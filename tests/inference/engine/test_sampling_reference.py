@@ -10,7 +10,7 @@ import torch
 from lmtool.core.types import SamplingParams
 from lmtool.inference.engine import sampler, sampling_result
 from lmtool.inference.engine.sampler import sample
-from lmtool.inference.engine.sampling_row import Row
+from lmtool.inference.engine.sampling_result import Row
 from tests.inference.engine.random_rows import random_rows
 from tests.inference.engine.sampling_reference import check, expected
 

@@ -13,7 +13,7 @@ from lmtool.core.errors import ModelLoadError
 from lmtool.inference.engine import model_runner, selfcheck
 from lmtool.inference.engine.kv_cache import KVCache, LayerShape
 from lmtool.inference.engine.model_runner import ModelRunner
-from lmtool.inference.engine.transformers_forward import IMPLEMENTATION, TransformersForward, register
+from lmtool.inference.engine.selfcheck import IMPLEMENTATION, TransformersForward, register
 
 CPU = torch.device("cpu")
 

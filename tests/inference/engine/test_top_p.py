@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmtool.core.types import SamplingParams
-from lmtool.inference.engine.top_p import most_likely, sample_rows, top_tokens, truncate
+from lmtool.inference.engine.logits import most_likely, sample_rows, top_tokens, truncate
 
 
 def kept(logits, **params):

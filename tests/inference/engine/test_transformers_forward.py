@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.transformers_forward import fix_frequencies, host_choices
+from lmtool.inference.engine.selfcheck import fix_frequencies, host_choices
 from lmtool.inference.engine.transformers_loader import _context_length
 
 SHAPE = {

@@ -17,7 +17,7 @@ from lmtool.inference.engine.cpu import forward
 from lmtool.inference.engine.cpu.forward import CompiledForward
 from lmtool.inference.engine.engine_loader import load_engine
 from lmtool.inference.engine.llama_forward import LlamaForward
-from lmtool.inference.engine.transformers_forward import TransformersForward
+from lmtool.inference.engine.selfcheck import TransformersForward
 from tests.inference.engine.conftest import no_compiler, save_model
 
 LEAN = {"llama", "llama-tied", "llama3-rope", "llama-packed", "mistral", "qwen2", "qwen3"}

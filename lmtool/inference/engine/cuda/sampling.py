@@ -19,9 +19,7 @@ import torch
 from lmtool.core.types import SamplingParams
 from lmtool.inference.engine.cuda.kernels import sampling as kernels
 from lmtool.inference.engine.device import overwrite, to_device
-from lmtool.inference.engine.penalties import TokenCounts
-from lmtool.inference.engine.sampling_row import Row
-from lmtool.inference.engine.uniforms import uniforms
+from lmtool.inference.engine.sampling_row import Row, TokenCounts, uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

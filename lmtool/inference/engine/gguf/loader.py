@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.core.types import LoadProgress, ModelInfo
+from lmtool.inference.engine.cpu.forward import compiled_runner
 from lmtool.inference.engine.cpu.library import kernels
 from lmtool.inference.engine.cpu.products import BLOCK_TYPES, INT4_DTYPE
-from lmtool.inference.engine.decoder_loader import compiled_runner
 from lmtool.inference.engine.fingerprint import contents_digest
 from lmtool.inference.engine.gguf.header import read_header
 from lmtool.inference.engine.gguf.model import PLAIN, GgufWeights, gguf_package, model_of

@@ -16,9 +16,8 @@ from lmtool.core.types import GenerateRequest, ModelInfo, SamplingParams
 from lmtool.inference.engine import sampler
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.engine import Engine
-from lmtool.inference.engine.penalties import TokenCounts
 from lmtool.inference.engine.plan import Limits, Plan
-from lmtool.inference.engine.sampling_row import Bias, Row, RowState
+from lmtool.inference.engine.sampling_row import Bias, Row, RowState, TokenCounts
 from tests.inference.engine.cuda.conftest import CONTEXT, VOCABULARY
 from tests.inference.engine.cuda.test_graphs import texts_of
 from tests.inference.engine.guiding import StepCompiler, steps

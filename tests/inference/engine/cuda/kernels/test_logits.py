@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmtool.inference.engine import top_p
-from lmtool.inference.engine.masks import apply_masks_on_gpu
+from lmtool.inference.engine import logits as top_p
+from lmtool.inference.engine.logits import apply_masks_on_gpu
 
 pytestmark = pytest.mark.cuda
 
