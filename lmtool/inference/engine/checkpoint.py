@@ -102,7 +102,7 @@ def load_model(
 
 
 def _read(name: str, settings: dict[str, Any], device: torch.device) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """What transformers reads, and its report; weights are on `device` already where that works."""
+    """Model read by transformers, and its report; weights are on `device` already where that works."""
     quantization = getattr(settings["config"], "quantization_config", None)
     if quantization and not AutoHfQuantizer.supports_quant_method(quantization):
         raise ValueError(f"transformers {__version__} does not know this method")  # and would read them as they are
@@ -132,7 +132,7 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
     if known is None and not remote:
         kinds = ", ".join(config.architectures or [config.model_type])
         raise ModelLoadError(
-            f"{name} is not a causal language model of a kind that is known here: it is {kinds}, {config.model_type}",
+            f"{name} is not a causal language model that transformers knows: it is {kinds}, {config.model_type}",
             f"choose a model that continues text: {ADVICE}",
         )
     text = config.get_text_config()
@@ -151,7 +151,7 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
 
 
 def _quantization(config: PreTrainedConfig) -> str | None:
-    """How a checkpoint's weights are quantized, such as `gptq, 4 bits`; None for one whose are not."""
+    """Description of a checkpoint's quantization, such as `gptq, 4 bits`; None if it is not quantized."""
     settings = getattr(config, "quantization_config", None)
     if not settings:
         return None

@@ -1,4 +1,4 @@
-"""How the engine runs a model: one field a choice, each with its unit and its default."""
+"""Settings of the engine, each with its unit and its default."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = option(
         None, "Memory for keys and values.", PANEL, metavar="BYTES", minimum=1, maximum=1 << 48
     )
-    """Of all streams. None: what `max_streams` full contexts need, within free memory; on a CPU at most 32."""
+    """For all streams. None: what `max_streams` full contexts need, within free memory; on a CPU at most 32."""
     trust_remote_code: bool = option(False, "Run Python code that a model brings along.", "Models")
     revision: str | None = option(None, "Branch, tag or commit of a hub model.", "Models", metavar="NAME")
 

@@ -122,18 +122,18 @@ def forgetting_frames() -> Iterator[None]:
 
 
 _NO_MEMORY = "can't allocate memory"
-"""What torch says of a CPU's memory, in a plain `RuntimeError`."""
+"""Torch's message about a CPU's memory, in a plain `RuntimeError`."""
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Whether a step failed for want of memory."""
+    """True if a step failed for want of memory."""
     if isinstance(problem, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(problem, RuntimeError) and _NO_MEMORY in str(problem)
 
 
 def is_lost(device: torch.device, problem: BaseException) -> bool:
-    """Whether nothing can be computed on a device after this problem.
+    """True if nothing can be computed on a device after this problem.
 
     Some errors of CUDA, such as an illegal access or a GPU that has fallen off its bus, make every later call of the
     process fail: so one is made.
@@ -157,7 +157,7 @@ def raise_if_lost(device: torch.device, problem: BaseException) -> None:
 
 
 def step_error(problem: BaseException) -> LmtoolError:
-    """Why the streams of a failed step end."""
+    """Error of the streams of a failed step."""
     if isinstance(problem, DeviceLostError):
         return ConnectError(f"{problem.message}; the server ends", "send the request again when it is back")
     if is_out_of_memory(problem):

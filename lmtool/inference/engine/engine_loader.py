@@ -25,14 +25,13 @@ from lmtool.inference.engine.batch_invariant import (
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.cpu.forward import compiled_runner
 from lmtool.inference.engine.cpu.library import kernels, use_kernels
-from lmtool.inference.engine.decoder import decoder_config, default_frequencies
+from lmtool.inference.engine.decoder import LlamaForward, decoder_config, default_frequencies
 from lmtool.inference.engine.device import forgetting_frames, release
 from lmtool.inference.engine.engine import Engine
 from lmtool.inference.engine.fingerprint import contents_digest, engine_fingerprint
 from lmtool.inference.engine.gguf.loader import is_gguf, load_gguf
 from lmtool.inference.engine.hardware import check_formats, choose_dtype, kernel_dtype, this_machine
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, allocate, cache_blocks
-from lmtool.inference.engine.llama_forward import LlamaForward
 from lmtool.inference.engine.model_runner import CHUNK_TOKENS, ModelRunner, RunnableModel
 from lmtool.inference.engine.plan import Limits
 from lmtool.inference.engine.sampler import prepare_gpu
@@ -58,7 +57,7 @@ FOLDER = Path(__file__).parents[1] / "tiny/lmtool-tiny"
 
 
 def is_embedded(name: str) -> bool:
-    """Whether a model's name is the folder of the embedded model."""
+    """True if a model's name is the folder of the embedded model."""
     return is_folder(name) and FOLDER.is_dir() and Path(name).samefile(FOLDER)
 
 
@@ -115,7 +114,7 @@ def _torch_runner(
     device: torch.device,
     config: EngineConfig,
 ) -> tuple[ModelRunner, int]:
-    """The same as `compiled_runner` by torch's operators."""
+    """Like `compiled_runner`, with torch's operators."""
     packed = packing_works(dtype)
     forward = LlamaForward(decoder, weights, frequencies, context, packed=packed)
     shape = decoder.layer_shape

@@ -36,7 +36,7 @@ class Rest(NamedTuple):
     """Work for a time without steps."""
 
     seconds: float
-    """How long the thread must have had nothing to do, since the work before this one."""
+    """Idle time before this work starts, counted from the end of the work before it."""
     work: Callable[[Callable[[], bool]], None]
     """Is given what tells whether the thread is interrupted, and ends soon then."""
 
@@ -89,7 +89,7 @@ class EngineThread:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a command waits, or the thread is to end."""
+        """True if a command waits, or the thread is to end."""
         return bool(self._commands) or self._closing
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class EngineThread:
 
 
 def stopped_error() -> LmtoolError:
-    """Why streams end with the engine."""
+    """Error of streams that end with the engine."""
     return ServerError("the server stopped before the stream's end", "connect again later")
 
 
@@ -203,7 +203,7 @@ REST_SECONDS = 5.0
 LONG_REST_SECONDS = 600.0
 """Further seconds, after which that goes too."""
 KEPT_CONTEXTS = 8
-"""How many full contexts of keys and values are kept in between, for prompts that begin like the last ones."""
+"""Number of full contexts of keys and values kept in between, for prompts that begin like the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class IdleMemory:
     """Blocks of a full context."""
 
     def rests(self) -> Sequence[Rest]:
-        """What an engine's thread does while it rests."""
+        """Work of an engine's thread while it is idle."""
         some = partial(self._give_back, KEPT_CONTEXTS * self.context_blocks)
         return Rest(REST_SECONDS, some), Rest(LONG_REST_SECONDS, partial(self._give_back, 0))
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from lmtool.inference.engine.config import EngineConfig
 
 _PIECE_BYTES = 1 << 26
-"""What one thread hashes at a time."""
+"""Bytes that one thread hashes at a time."""
 _COPIED_BYTES = 1 << 23
-"""What of it is copied from a GPU at a time."""
+"""Bytes of them that are copied from a GPU at a time."""
 _LIBRARIES = ("llguidance", "tokenizers")
 """Packages, beside those of `ModelInfo.versions`, whose versions may change a stream: its masks, its text."""
 

@@ -1,4 +1,4 @@
-"""What this machine computes with, in words, and what follows for a model: its dtype, and what multiplies its weights.
+"""Hardware of this machine, and the choices that follow for a model: its dtype, and the kernels for its weights.
 
 Measured with 100 M weights, decoded tokens per CPU-second for 1, 8 and 32 streams (AMD Zen 5, one thread):
 
@@ -36,18 +36,18 @@ _SMALL = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The hardware that a model runs on, as far as it matters."""
+    """The hardware that a model runs on, where it matters."""
 
     device: str
     """`cpu` or `cuda`."""
     bfloat16: bool
-    """Whether the processor multiplies bfloat16 matrices in hardware, a row with the same bits in any batch."""
+    """True if the processor multiplies bfloat16 matrices in hardware, a row with the same bits in any batch."""
     kernels: bool
-    """Whether the C kernels run, and are enabled."""
+    """True if the C kernels run, and are enabled."""
 
 
 def this_machine(device: torch.device) -> Machine:
-    """The hardware behind `device`; compiles the C kernels if that was not done before."""
+    """The hardware of `device`; compiles the C kernels if that was not done before."""
     if device.type != "cpu":
         return Machine(device.type, computes_bfloat16(), kernels=False)
     library = kernels()
@@ -75,7 +75,7 @@ def choose_dtype(setting: str, stored: torch.dtype | None, checkpoint_bytes: int
 def kernel_dtype(
     dtype: torch.dtype, quantize: str | None, config: DecoderConfig | None, machine: Machine
 ) -> torch.dtype | None:
-    """What the C kernels store the weights of a model as that was loaded in `dtype`; None where they do not compute it.
+    """Storage dtype of a model's weights in the C kernels, if loaded in `dtype`; None if they do not compute the model.
 
     config: of a model that our own passes compute; None for any other, which torch's operators compute.
     """
@@ -113,7 +113,7 @@ def check_formats(config: EngineConfig, device: torch.device) -> None:
 
 
 def computes_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices in hardware, as far as torch knows (AVX512-BF16 or AMX)."""
+    """True if this processor multiplies bfloat16 matrices in hardware, according to torch (AVX512-BF16 or AMX)."""
     tests = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
     return any(test() for test in tests if test is not None)
 

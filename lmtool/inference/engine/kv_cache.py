@@ -31,7 +31,7 @@ _SCRATCH_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer stores for a position."""
+    """Shape of what one attention layer stores for a position."""
 
     kv_heads: int
     key_dim: int
@@ -274,7 +274,7 @@ def cache_blocks(
     fewest: int,
     reserved: int = 0,
 ) -> int:
-    """How many blocks the key-value cache of a model gets, at least `fewest`.
+    """Number of blocks in the key-value cache of a model, at least `fewest`.
 
     context: most tokens of a stream. reserved: bytes on a GPU that CUDA graphs will need. There, call it last, when the
     weights have their final form. Raises `OutOfMemoryError` or `ResourceError` when it would be fewer.

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 _CANDIDATES = (256, 2048)
-"""How many of the likeliest tokens are tried; a row whose cut lies beyond the last of them is sorted whole."""
+"""Numbers of likeliest tokens that are tried; a row whose cut lies beyond the last of them is sorted whole."""
 
 _BLOCK = 256
 """Tokens that are reduced together first: to their sum when sampling, to their highest for argmax."""
 
 _TOP_BLOCK = 128
-"""The same for the k highest."""
+"""Tokens reduced together for the k highest."""
 
 _MIN_BLOCKS_A_TOKEN = 4
 """Blocks for each of the k tokens from which two levels pay."""
@@ -53,7 +53,7 @@ def logsumexp(logits: Tensor) -> Tensor:
 def _logsumexp_kernel() -> Callable[[Tensor], Tensor]:
     """Ours; torch's, which sums by the batch, where there is no Triton."""
     try:
-        from lmtool.inference.engine.cuda.kernels.logits import logsumexp as kernel
+        from lmtool.inference.engine.cuda.kernels.sampling import logsumexp as kernel
     except ImportError:
         return functools.partial(torch.logsumexp, dim=-1)
     return kernel
@@ -126,7 +126,7 @@ def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _staying(
     values: Tensor, normaliser: Tensor, params: Sequence[SamplingParams], vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """Which of the best candidates stay.
+    """Mask of the best candidates that stay.
 
     values: [n, C] logits, best first. normaliser: [n, 1], log of the sum over the whole vocabulary.
     Returns [n, C] bool, and [n] bool: whether no candidate beyond these could have stayed.
@@ -239,7 +239,7 @@ def apply_masks_on_cpu(logits: Tensor, rows: list[int], masks: Tensor) -> bool:
 def apply_masks_on_gpu(logits: Tensor, rows: list[int], masks: Tensor) -> bool:
     """`apply_masks` by the Triton kernel; False, and nothing done, where there is no Triton."""
     try:
-        from lmtool.inference.engine.cuda.kernels.logits import apply_masks as kernel
+        from lmtool.inference.engine.cuda.kernels.sampling import apply_masks as kernel
     except ImportError:
         return False
     device = logits.device

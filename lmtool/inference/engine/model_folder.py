@@ -46,7 +46,7 @@ UNSUPPORTED = {
         *("openai-gpt", "rembert", "roformer", "trocr", "xglm", "xlm"),
     ),
 }
-"""Why families cannot be served, which are refused before their weights are read."""
+"""Reasons why families cannot be served; these are refused before their weights are read."""
 ADVICE = (
     f"{len(DENSE + EXPERTS)} families are known to work, such as llama, qwen3 and gemma3_text:  lmtool docs serving"
 )
@@ -70,13 +70,13 @@ _MOST_HEADER_BYTES = 100_000_000
 """The safetensors library reads no longer one either."""
 _LFS = b"version https://git-lfs"
 _LENGTH_BYTES = 8
-"""Of the number that begins a safetensors file: how long its header is."""
+"""Size of the number at the start of a safetensors file, the length of its header."""
 _AGAIN = "download the model again, or copy it whole"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSizes:
-    """What the headers of weights tell; the defaults are above those of any model, for weights without a header."""
+    """Sizes from the headers of weights; the defaults, for weights without a header, exceed those of any model."""
 
     tensors: int = 4096
     largest: int = 1 << 20
@@ -141,7 +141,7 @@ def _sizes_of(files: Sequence[WeightSizes | None]) -> WeightSizes | None:
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
     if not isinstance(config.get("model_type"), str) and "auto_map" not in config:  # which names code of its own
         raise ModelLoadError(
-            f"{folder / CONFIG} names no model_type", "check that it is the configuration of a transformers model"
+            f"{folder / CONFIG} has no model_type", "check that it is the configuration of a transformers model"
         )
     for name in _COUNTS:
         value = config.get(name, 1)
@@ -172,7 +172,7 @@ def _read(file: Path) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{file} is not JSON: {error}", _AGAIN) from error
     if not isinstance(content, dict):
-        raise ModelLoadError(f"{file} is no JSON object", _AGAIN)
+        raise ModelLoadError(f"{file} is not a JSON object", _AGAIN)
     return content
 
 
@@ -189,7 +189,7 @@ def _weights(folder: Path) -> list[Path]:
 def _shards(index: Path, listed: Mapping[str, Any]) -> list[Path]:
     names = listed.get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise ModelLoadError(f"{index} has no weight_map of names of files", _AGAIN)
+        raise ModelLoadError(f"{index} has no weight_map with file names", _AGAIN)
     files = [index.parent / name for name in sorted(set(names.values()))]
     absent = [file.name for file in files if not file.exists()]
     if absent:
@@ -201,23 +201,21 @@ def _shards(index: Path, listed: Mapping[str, Any]) -> list[Path]:
 
 
 def _check_weights(file: Path) -> WeightSizes | None:
-    """What the header of a file tells; None for a file without one."""
+    """Sizes from the header of a file; None for a file without one."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, 2)
             opened.seek(0)
             start = opened.read(max(len(_LFS), _LENGTH_BYTES))
             if start.startswith(_LFS):
-                raise ModelLoadError(
-                    f"{file} is what Git LFS leaves in place of the weights", "fetch them:  git lfs pull"
-                )
+                raise ModelLoadError(f"{file} is a Git LFS pointer, not the weights", "fetch them:  git lfs pull")
             length = int.from_bytes(start[:_LENGTH_BYTES], "little")
             if size == 0:
                 raise ModelLoadError(f"{file} is empty", _AGAIN)
             if file.suffix != ".safetensors":
                 return None
             if length > min(size - _LENGTH_BYTES, _MOST_HEADER_BYTES):
-                raise ModelLoadError(f"{file} is cut off, or no safetensors file: it has {size} bytes", _AGAIN)
+                raise ModelLoadError(f"{file} is truncated, or not a safetensors file: it has {size} bytes", _AGAIN)
             opened.seek(_LENGTH_BYTES)
             header = opened.read(length)
     except OSError as error:
@@ -225,20 +223,20 @@ def _check_weights(file: Path) -> WeightSizes | None:
     data_bytes, sizes = _described(file, header)
     expected = _LENGTH_BYTES + length + data_bytes
     if size != expected:
-        fault = "is cut off" if size < expected else "is damaged"
-        raise ModelLoadError(f"{file} {fault}: it has {size} bytes, and its header speaks of {expected}", _AGAIN)
+        fault = "is truncated" if size < expected else "is damaged"
+        raise ModelLoadError(f"{file} {fault}: it has {size} bytes, and its header declares {expected}", _AGAIN)
     return sizes
 
 
 def _described(file: Path, header: bytes) -> tuple[int, WeightSizes]:
-    """How many bytes the tensors of a safetensors file take, and their sizes."""
+    """Total bytes of the tensors in a safetensors file, and their sizes."""
     try:
         tensors = [entry for name, entry in json.loads(header).items() if name != "__metadata__"]
         data_bytes = max((entry["data_offsets"][1] for entry in tensors), default=0)
         largest = max((size for entry in tensors for size in entry["shape"]), default=0)
         return data_bytes, WeightSizes(len(tensors), largest)
     except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ModelLoadError(f"{file} is no safetensors file: its header cannot be read", _AGAIN) from error
+        raise ModelLoadError(f"{file} is not a safetensors file: its header cannot be read", _AGAIN) from error
 
 
 def _listing(folder: Path) -> str:

@@ -54,11 +54,11 @@ class ServedModel:
     names: tuple[str, ...]
     """The first one is the name shown, in place of the source wherever that would show."""
     aliases: tuple[str, ...] = ()
-    """Those of the others that clients are shown as well: configured names, and no paths."""
+    """Other names that clients may see: configured names, never paths."""
     pinned: bool = False
-    """Whether it stays in memory once it is there."""
+    """True if it stays in memory once it is there."""
     size_bytes: int | None = None
-    """Of the files with its weights; None: not known before they are read."""
+    """Size of the weight files; None if not known before they are read."""
 
 
 @dataclass(eq=False, slots=True)
@@ -70,26 +70,26 @@ class ModelSlot:
     model: LoadedModel | None = None
     """Set while `phase` is `ready`."""
     failure: LmtoolError | None = None
-    """Why the last load failed."""
+    """Error of the last load."""
     retry_at: float = 0.0
-    """When the next load may be tried, by the manager's clock."""
+    """Earliest time of the next load, by the manager's clock."""
     last_used: float = 0.0
-    """When a stream last ended, by the manager's clock."""
+    """Time at which a stream last ended, by the manager's clock."""
     references: int = 0
     """Callers that need the model in memory beside its streams."""
     waiting: deque[Waiting] = field(default_factory=deque)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a load has succeeded or failed."""
     size_bytes: int | None = None
-    """Of the weights on disk."""
+    """Size of the weights on disk."""
     memory_bytes: int | None = None
-    """Of the weights in memory: what they take on disk, until a load has shown it."""
+    """Size of the weights in memory; their size on disk until a load has measured it."""
     context_length: int | None = None
     """By its last description."""
     architecture: str | None = None
     sampling_defaults: Mapping[str, float] | None = None
     sinks: dict[Sink, CountingSink] = field(default_factory=dict)
-    """Those with running streams, by the sink that they wrap."""
+    """Counting sinks with running streams, by the sink that they wrap."""
     progress: LoadProgress = field(init=False)
     _listeners: dict[object, Callable[[LoadProgress], None]] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ class ModelSlot:
 
     @property
     def idle(self) -> bool:
-        """Whether the model is in memory and unused."""
+        """True if the model is in memory and unused."""
         return self.model is not None and not self.sinks and not self.references
 
     @property
@@ -113,7 +113,7 @@ class ModelSlot:
         return sum(sink.running for sink in self.sinks.values()) + len(self.waiting)
 
     def entry(self, now: float) -> ModelEntry:
-        """What a catalogue lists. now: by the manager's clock."""
+        """The model's entry in the catalogue. now: by the manager's clock."""
         failure = self.failure if self.phase == "unloaded" else None
         return ModelEntry(
             self.name,
@@ -181,21 +181,21 @@ _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 34 / 32, "int4
 
 @dataclass(frozen=True, slots=True)
 class ModelBudget:
-    """How many models may be in memory at once, and how many bytes their weights may take together."""
+    """Limits on the number of models in memory and on the total size of their weights."""
 
     max_loaded: int | None = None
     memory_bytes: int | None = None
     max_loading: int = 4
-    """Loads beside each other."""
+    """Most loads at once."""
 
     def has_room(self, slot: ModelSlot, resident: Sequence[ModelSlot]) -> bool:
-        """Whether a model fits beside these, by what is known of their sizes."""
+        """True if a model fits beside these, by what is known of their sizes."""
         if self.max_loaded is not None and len(resident) >= self.max_loaded:
             return False
         return self.memory_bytes is None or _bytes([*resident, slot]) <= self.memory_bytes
 
     def may_load(self, slot: ModelSlot, slots: Iterable[ModelSlot]) -> bool:
-        """Whether the load of a model may begin now, beside the others as they are."""
+        """True if the load of a model may begin now, beside the others as they are."""
         resident = [one for one in slots if one.phase in {"loading", "ready", "unloading"}]
         return sum(one.phase == "loading" for one in resident) < self.max_loading and self.has_room(slot, resident)
 
@@ -211,7 +211,7 @@ class ModelBudget:
         return None if enough else min(idle, key=lambda one: one.last_used, default=None)
 
     def refusal(self, slot: ModelSlot, slots: Iterable[ModelSlot]) -> ModelLoadError | None:
-        """Why a model has no room even when all that may go has gone; None where it has."""
+        """Error for a model that does not fit even if all unpinned models are unloaded; None if it fits."""
         pinned = [one for one in slots if one.served.pinned and one is not slot]
         if self.memory_bytes is None or _bytes([*pinned, slot]) <= self.memory_bytes:
             return None
@@ -268,7 +268,7 @@ class ModelTransitions:
         self._closing = False
 
     def preload(self, slots: Sequence[ModelSlot]) -> list[ModelSlot]:
-        """Begin to load these models, as far as they fit beside each other; pinned ones go before."""
+        """Begin to load these models, as many as fit at once; pinned ones go before."""
         chosen: list[ModelSlot] = []
         for slot in sorted(slots, key=lambda one: not one.served.pinned):
             if not chosen or self._budget.has_room(slot, chosen):
@@ -440,7 +440,7 @@ def shutting_down() -> OverloadedError:
 
 
 _PATH = re.compile(r"(?<=')/[^']*(?=')")
-"""Of the folder that a client's own name was downloaded to: clients must not see paths."""
+"""Path of a downloaded model in its constructor: clients must not see paths."""
 MAX_NAMES = 256
 """Most names that clients may make known, where that is allowed, beside the served ones."""
 
@@ -448,7 +448,7 @@ MAX_NAMES = 256
 class ModelManager:
     """An `interfaces.TokenModel`, `ProgressSource`, `Catalogue` and `ModelControl` over any number of models.
 
-    Loads run beside each other within the budget. Requests for a model on its way wait in order. A failed load fails
+    Loads run concurrently within the budget. Requests for a model being loaded wait in order. A failed load fails
     all that wait for it; requests within `retry_seconds` get the same error at once, the first one after that tries
     again. Where there is no room, the model that was unused longest makes it, as soon as one has no running stream.
     Everything is called in one event loop.
@@ -495,7 +495,7 @@ class ModelManager:
         self._closing = False
 
     def preload(self, names: Sequence[str] | None = None) -> list[str]:
-        """Begin to load these served models (None: all), in order, as far as they fit beside each other.
+        """Begin to load these served models (None: all), in order, as many as fit at once.
 
         Returns the names of those. Raises `UnknownModelError`.
         """
@@ -503,7 +503,7 @@ class ModelManager:
         return [slot.name for slot in self._transitions.preload(slots)]
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
-        """Start a stream, see `interfaces.TokenModel.submit`; it waits while its model is on its way into memory."""
+        """Start a stream, see `interfaces.TokenModel.submit`; it waits while its model is being loaded."""
         try:
             slot = self._find(request.model)
             if slot.model is None:
@@ -571,10 +571,10 @@ class ModelManager:
         if slot.served.pinned:
             raise RequestError(f"{slot.name} is pinned: it stays in memory", "start the server without its --pin")
         if slot.phase in {"queued", "loading"}:
-            raise OverloadedError(f"{slot.name} is on its way into memory", "unload it when it is there")
+            raise OverloadedError(f"{slot.name} is being loaded", "unload it when it is ready")
         if slot.model is not None and not slot.idle:
             count = "1 stream runs" if slot.streams == 1 else f"{slot.streams} streams run"
-            use = count if slot.streams else "it is being described"
+            use = count if slot.streams else "a client is reading its description"
             raise OverloadedError(f"{slot.name} is in use: {use}", "unload it when that has ended")
         if slot.model is not None:
             self._transitions.begin_unload(slot)
@@ -593,7 +593,7 @@ class ModelManager:
         return (slot or self._find(name)).entry(self._clock())
 
     def usage(self) -> dict[str, ModelUsage]:
-        """What each model in memory or on its way does and holds, by its name."""
+        """Usage of each model that is in memory or being loaded, by name."""
         found = {}
         for slot in self._slots:
             if slot.model is not None or slot.waiting:
@@ -611,7 +611,7 @@ class ModelManager:
         return not entries or any(entry.phase != "failed" for entry in entries)
 
     def _listed(self, slot: ModelSlot) -> bool:
-        """Whether the catalogue lists it: not a client's own name that could not be loaded."""
+        """True if the catalogue lists it: not a client's own name that could not be loaded."""
         return slot in self._served or slot.phase != "unloaded"
 
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
@@ -676,7 +676,7 @@ class ModelManager:
         if self._on_demand is None:
             raise UnknownModelError(f"model {_short(name)} is not served here", *self._names())
         if not name or len(name) > 256 or not name.isprintable():
-            raise UnknownModelError(f"{_short(name)} is no possible name of a model", "give a hub name")
+            raise UnknownModelError(f"{_short(name)} is not a possible model name", "give a hub name")
         served = self._on_demand(name)
         if len(self._slots) >= len(self._served) + MAX_NAMES:
             self._forget()

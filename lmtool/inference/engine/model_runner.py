@@ -44,7 +44,7 @@ class AttentionCall:
     scaling: float
     """Factor on the dot products."""
     sliding_window: int | None = None
-    """How many positions back a query sees, itself included; None: all."""
+    """Number of positions that a query sees, itself included; None for all."""
     softcap: float | None = None
     """Scores are squeezed into plus or minus this by tanh; None: not at all."""
     mask: Any = None
@@ -84,7 +84,7 @@ class BlockAttention:
     """Attention of one step: stores the new keys and values, then lets each group look at its streams' blocks."""
 
     def __init__(self, cache: KVCache, slots: Tensor, groups: Sequence[Group]) -> None:
-        """slots: [T'] int64, where the first T' tokens of the batch are stored; padding behind them is not."""
+        """slots: [T'] int64, where the first T' tokens of the batch are stored; padding after them is not."""
         self.cache = cache
         self._slots = slots
         self._groups = groups
@@ -219,7 +219,7 @@ def _tensors(parts: list[list[int]], device: torch.device) -> tuple[Tensor, ...]
 
 @functools.lru_cache(4096)
 def padded_blocks(positions: int) -> int:
-    """How many blocks a unit that ends behind this position reads: a fixed ladder, at most a quarter too many.
+    """Number of blocks that a unit ending after this position reads: a fixed ladder, at most a quarter too many.
 
     A ladder, and not the exact number, so that streams of similar length share a matrix product.
     """
@@ -278,7 +278,7 @@ class ModelRunner:
     min_rows: int
     """Fewest rows of a matrix product for which a row's bits do not depend on the others."""
     free_cuts: bool = field(default=False, kw_only=True)
-    """Whether a position's bits do not depend on the cuts of its text either."""
+    """True if a position's bits do not depend on the cuts of its text either."""
     kernels: str = field(default="torch", kw_only=True)
     """See `ModelInfo.kernels`."""
     doubling_position: int | None = field(default=None, kw_only=True)
@@ -314,7 +314,7 @@ class ModelRunner:
 
     @property
     def samples_ahead(self) -> bool:
-        """Whether it is a `run_ahead.AheadSampler`, any of whose passes samples."""
+        """True if it is a `run_ahead.AheadSampler`, any of whose passes samples."""
         return False
 
     def run(self, plan: Plan) -> Tensor:
@@ -336,7 +336,7 @@ class RunnableModel:
 
     runner: ModelRunner
     blocks: int
-    """Of the runner's key-value cache."""
+    """Number of blocks in the runner's key-value cache."""
     info: ModelInfo
     contents: str | None = None
     """See `fingerprint.contents_digest`; None where the code that computes it is not known."""

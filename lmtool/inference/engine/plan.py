@@ -28,13 +28,13 @@ class Sequence:
     tokens: list[int]
     """Prompt, then generated or scored ids."""
     prompt_length: int
-    """How many of `tokens` are the prompt."""
+    """Length of the prompt in `tokens`."""
     max_length: int
     """`len(tokens)` at which the stream ends with `length`; for SCORE the length itself, for a prefill one more."""
     scoring: bool = False
-    """Whether this is a SCORE stream."""
+    """True if this is a SCORE stream."""
     prefill_only: bool = False
-    """Whether only keys and values of the prompt are computed."""
+    """True if only keys and values of the prompt are computed."""
     stop_ids: frozenset[int] = frozenset()
     """Ids that end the stream with `stop` once sent: the model's eos ids and the request's own."""
     priority: int = 0
@@ -42,11 +42,11 @@ class Sequence:
     cache_salt: str = ""
     """Compartment of the prefix cache that its chunks are in."""
     client: Hashable = None
-    """Whose it is: sequences of different clients take turns in being admitted."""
+    """Owner of the sequence: different clients take turns in being admitted."""
     round: int = 0
-    """Its client's turn in which it is admitted, see `WaitingQueue`."""
+    """Scheduling round in which it is admitted, see `WaitingQueue`."""
     aged: bool = False
-    """Whether it waited so long that it now ranks before all others, see `WaitingQueue`."""
+    """True if it waited so long that it now ranks before all others, see `WaitingQueue`."""
     computed: int = 0
     """Positions from the start whose keys and values are stored."""
     recompute_to: int = 0
@@ -58,24 +58,24 @@ class Sequence:
     cached_tokens: int | None = None
     """Positions that came from the prefix cache when the sequence was first admitted; None before that."""
     awaiting_constraint: bool = False
-    """Whether its constraint is still being compiled: the prompt must not be computed to its end yet."""
+    """True if its constraint is still being compiled: the prompt must not be computed to its end yet."""
     awaiting_mask: bool = False
-    """Whether the mask of its next id is still being computed."""
+    """True if the mask of its next id is still being computed."""
     paused: bool = False
-    """Whether the reader wants nothing more for now."""
+    """True if the reader wants nothing more for now."""
     forced_count: int = 0
-    """How many ids at the end of `tokens` the constraint forced: their logits are still to be computed."""
+    """Number of ids at the end of `tokens` that the constraint forced: their logits are still to be computed."""
     draft: list[int] = field(default_factory=list)
     """Ids that may follow `tokens`: the next step computes them too, and keeps those that it samples itself."""
 
     @property
     def generates(self) -> bool:
-        """Whether new ids are sampled."""
+        """True if new ids are sampled."""
         return not self.scoring and not self.prefill_only
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of it is to be computed just now."""
+        """True if nothing of it is to be computed just now."""
         return self.paused or self.awaiting_mask
 
     @property
@@ -95,18 +95,18 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        """Whether the prompt is computed; ids behind it may be known already, such as those a constraint forced."""
+        """True if the prompt is computed; ids after it may be known already, such as those a constraint forced."""
         return self.computed >= self.prompt_length and self.computed >= self.recompute_to and not self.scoring
 
     def ids(self, start: int, end: int) -> list[int]:
-        """The ids at positions from `start` up to `end`, those of the draft behind the known ones."""
+        """The ids at positions from `start` up to `end`, those of the draft after the known ones."""
         if not self.draft:
             return self.tokens[start:end]
         known = len(self.tokens)
         return self.tokens[start:end] + self.draft[max(start - known, 0) : max(end - known, 0)]
 
     def count_valid(self, sampled: Many[int]) -> int:
-        """How many of a step's sampled ids are valid: forced ones, those like the draft, and the first that differs."""
+        """Number of a step's valid sampled ids: forced ones, those like the draft, and the first that differs."""
         expected = self.tokens[len(self.tokens) - self.forced_count :] + self.draft
         agree = (mine == other for mine, other in zip(sampled, expected, strict=False))
         return min(sum(takewhile(bool, agree)) + 1, len(sampled))
@@ -131,7 +131,7 @@ class Sequence:
             self.computed = known - 1
 
     def finish_reason(self, *, recorded: bool) -> FinishReason | None:
-        """Why the sequence ends here, None if it goes on. recorded: whether ids were recorded just now."""
+        """Reason why the sequence ends here, None if it continues. recorded: whether ids were recorded just now."""
         if self.scoring or self.prefill_only:
             return None if self.remaining else "stop" if self.scoring else "prefill"
         if not recorded or self.forced_count:
@@ -142,7 +142,7 @@ class Sequence:
 
     @property
     def chunked_length(self) -> int:
-        """Positions computed in chunks; those behind were generated one at a time and are recomputed one at a time.
+        """Positions computed in chunks; those after were generated one at a time and are recomputed one at a time.
 
         A generated position therefore always goes through attention as one query, whether it was just sampled or is
         recomputed after a preemption: the bits are the same.
@@ -172,13 +172,13 @@ class Limits:
     """Scored positions a step: each needs a row of logits as wide as the vocabulary. One chunk is always allowed."""
     prompt_share: int | None = None
     """Tokens of prompts a step for each token of running streams, so that a long prompt does not stall them; at least
-    one chunk for each prompt that waits: a crowd of them is computed faster in longer steps. None: as many as
+    one chunk for each prompt that waits: many of them are computed faster in longer steps. None: as many as
     `max_batch_tokens` leaves."""
     free_cuts: bool = False
-    """Whether a position's numbers do not depend on which others its step computes: then a prompt is cut wherever a
+    """True if a position's numbers do not depend on which others its step computes: then a prompt is cut wherever a
     step is full."""
     cache_generated: bool = False
-    """Whether generated positions are cached, and recomputed, as prompts are: where their numbers are those that a
+    """True if generated positions are cached, and recomputed, as prompts are: where their numbers are those that a
     prompt's would be, or nobody was promised that they are."""
     doubling_position: int | None = None
     """The position at which a token takes twice as long as at the start of its text, because it attends to all before
@@ -197,7 +197,7 @@ class Span:
 
     @property
     def end(self) -> int:
-        """The position behind the last one."""
+        """The position after the last one."""
         return self.start + self.count
 
     @property
@@ -214,7 +214,7 @@ class Span:
 
     @property
     def yields_one_id(self) -> bool:
-        """Whether the logits give the sequence one new id, and nothing else is known to follow."""
+        """True if the logits give the sequence one new id, and nothing else is known to follow."""
         sequence = self.sequence
         if sequence.forced_count or sequence.draft or sequence.scoring or sequence.prefill_only:
             return False
@@ -222,7 +222,7 @@ class Span:
 
     @property
     def ends_sequence(self) -> bool:
-        """Whether the sequence ends once this is computed, whatever is sampled."""
+        """True if the sequence ends once this is computed, whatever is sampled."""
         if not self.sequence.generates:
             return self.end >= self.sequence.target
         return len(self.sequence.tokens) + 1 >= self.sequence.max_length and self.yields_one_id
@@ -230,15 +230,15 @@ class Span:
 
 @dataclass(slots=True)
 class Plan:
-    """What the next step computes."""
+    """Work of the next step."""
 
     spans: list[Span] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
     """Blocks handed out for this step, to be cleared before use: they may hold another stream's numbers."""
     chunks: int = 0
     """Chunks of prompts chosen so far."""
-    room: float = 0
-    """What prompts may still add, in tokens at the start of a text."""
+    token_budget: float = 0
+    """Remaining budget for prompts, in tokens at the start of a text."""
 
     @property
     def tokens(self) -> int:

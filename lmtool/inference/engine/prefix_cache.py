@@ -61,7 +61,7 @@ class BlockAllocator:
 
 @dataclass(slots=True, eq=False)
 class Prefix:
-    """A whole chunk of ids behind certain others, and the blocks with its keys and values."""
+    """A whole chunk of ids after certain others, and the blocks with its keys and values."""
 
     key: Key
     """The prefix before it, at a text's start the salt, and its own ids: whole ids are compared, never only hashes."""
@@ -73,7 +73,7 @@ class Prefix:
 class PrefixCache:
     """A tree of chunks for each salt. Only whole chunks of prompts are cached, cut where every prompt is cut.
 
-    So a stream that begins with cached chunks goes on where one that computes everything would begin its next chunk:
+    So a stream that begins with cached chunks continues where one that computes everything would begin its next chunk:
     its bits are the same. Unused chunks are evicted least recently used first, a leaf before its parent.
     """
 
@@ -87,7 +87,7 @@ class PrefixCache:
         """Blocks that calls of `evict` can free."""
 
     def reusable(self, prompt_length: int) -> int:
-        """How many positions of a prompt may come from the cache: whole chunks, and never the last position.
+        """Number of positions of a prompt that may come from the cache: whole chunks, and never the last position.
 
         What the last position predicts is needed, and only computing it tells.
         """

@@ -1,7 +1,7 @@
 """Samples the next token of every stream in a batch, any mix of parameters, and takes its log-probabilities.
 
 Everything about a row depends on that row alone, its choice of fast or exact path included, and random numbers come
-from (seed, position). So a stream is the same alone and in a crowd.
+from (seed, position). So a stream is the same alone and in any batch.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _gpu_sampler(logits: Tensor) -> GpuSampler | None:
 
 @functools.cache
 def prepare_gpu(device: torch.device, vocabulary: int, dtype: torch.dtype) -> GpuSampler | None:
-    """What samples by kernels, compiled and tried; None without Triton, or where it does not give what torch does.
+    """Sampler by GPU kernels, compiled and checked; None without Triton, or if its results differ from torch's.
 
     vocabulary, dtype: of the logits. To be called before anything is served: compiling takes seconds.
     """
@@ -128,7 +128,7 @@ def _listed(
 
 
 def _top_counts(rows: Sequence[Row]) -> list[int | None]:
-    """How many alternatives each row gets."""
+    """Number of alternatives for each row."""
     return [
         len(row.logprob_ids) if row.logprob_ids and row.top_logprobs is not None else row.top_logprobs for row in rows
     ]
@@ -157,7 +157,7 @@ def _start_on_gpu(logits: Tensor, rows: Sequence[Row], by_kernel: GpuSampler) ->
 
 
 def _kernel_can_sample(row: Row) -> bool:
-    """Whether the row has nothing but a bias, a mask, barred ids, a temperature, top-k, top-p and min-p."""
+    """True if the row has nothing but a bias, a mask, barred ids, a temperature, top-k, top-p and min-p."""
     if row.target is not None:
         return True
     if row.processors is not None or row.penalises:
@@ -210,7 +210,7 @@ def _pack(row: Row) -> bytes:
 
 
 def _lists(row: Row) -> bool:
-    """Whether the row asks for other alternatives than the likeliest id."""
+    """True if the row asks for other alternatives than the likeliest id."""
     return row.top_logprobs is not None and (row.top_logprobs > 1 or bool(row.logprob_ids))
 
 
@@ -294,12 +294,12 @@ class _Stages:
 
 
 def _shapes(row: Row) -> bool:
-    """Whether the row has a stage behind the bias."""
+    """True if the row has a stage after the bias."""
     return row.params.temperature > 0 or _adjusts(row)
 
 
 def _adjusts(row: Row) -> bool:
-    """Whether processors, penalties or barred ids change the logits."""
+    """True if processors, penalties or barred ids change the logits."""
     return row.processors is not None or bool(row.barred) or row.penalises
 
 

@@ -67,7 +67,7 @@ class SamplingResult:
         self._wait = arrival(tokens.device)
         self._count = len(tokens)
         self.selected: list[int] | None = None
-        """Which rows are read; None: all."""
+        """Rows that are read; None for all."""
 
     def select(self, rows: list[int]) -> SamplingResult:
         """The tokens of these rows, at least one, alone: the others were sampled for nothing."""
@@ -108,7 +108,7 @@ class SampledRows:
     """n times token, its logprob, the likeliest id, its logprob; NaN for no distribution. A tensor is [n, 4] int32 and
     has the bits of logprobs."""
     members: list[int]
-    """Which of the n have other alternatives than the likeliest id, in order of `tops`."""
+    """Indices of the rows with other alternatives than the likeliest id, in order of `tops`."""
     tops: list[TopTokens]
     """These alternatives; `TopTokens.members` are places in `members`."""
     counts: Sequence[tuple[TokenCounts, int] | None] = ()
@@ -116,7 +116,7 @@ class SampledRows:
     anywhere."""
 
     def to_host(self) -> SampledRows:
-        """The same on the host, once what is queued on the device is done."""
+        """Copy on the host, complete once what is queued on the device is done."""
         tops = [top.to_host() for top in self.tops]
         results = to_host(self.results) if isinstance(self.results, Tensor) else self.results
         return SampledRows(self.rows, self.top_counts, results, self.members, tops, self.counts)
@@ -163,7 +163,7 @@ class RowLogprobs:
     """The alternatives of the rows that have any."""
 
     def to_host(self) -> RowLogprobs:
-        """The same on the host, once what is queued on the device is done."""
+        """Copy on the host, complete once what is queued on the device is done."""
         return RowLogprobs(self.rows, self.top_counts, to_host(self.logprobs), [top.to_host() for top in self.tops])
 
     def read(self) -> Iterator[tuple[int, float, Top | None]]:
@@ -187,7 +187,7 @@ class TopTokens:
     """[m, k] float32, nats; -inf for an id that cannot be sampled."""
 
     def to_host(self) -> TopTokens:
-        """The same on the host, once what is queued on the device is done."""
+        """Copy on the host, complete once what is queued on the device is done."""
         return TopTokens(self.members, to_host(self.ids), to_host(self.logprobs))
 
     def read(self, counts: Sequence[int | None]) -> Iterator[tuple[int, Top]]:
@@ -262,7 +262,7 @@ def _alternatives(
 def _named(
     logits: Tensor, places: list[int], normaliser: Tensor, chosen: Mapping[int, Sequence[int]]
 ) -> Iterator[TopTokens]:
-    """Those ids of each row, best first. chosen: which of the rows, with ids."""
+    """Requested ids of each row, best first. chosen: index of the row, to its ids."""
     for at, ids in chosen.items():
         columns = to_device(list(ids), torch.int64, logits.device)
         values, order = (logits[places[at], columns] - normaliser[at]).clamp(max=0.0).sort(descending=True, stable=True)

@@ -48,12 +48,12 @@ class Bias:
 
 @dataclass(slots=True, eq=False)
 class RowState:
-    """What the rows of a stream have in common; a GPU's sampler keeps on the device what it needs of it."""
+    """State shared by the rows of a stream; a GPU's sampler keeps its part of it on the device."""
 
     tokens: Sequence[int]
     """The stream's ids so far; grows."""
     prompt_length: int
-    """How many of them are the prompt."""
+    """Length of the prompt, in ids."""
     on_device: object = None
     """A `cuda.sampling.DeviceRow`, used there alone."""
 
@@ -68,7 +68,7 @@ class Row:
     bias: Bias | None = None
     """The parameters' `logit_bias`."""
     top_logprobs: int | None = None
-    """How many alternatives to give; None gives none at all."""
+    """Number of alternatives to return; None returns none."""
     seed: int = 0
     position: int = 0
     """Index of the token to be sampled, counted from the prompt's first."""
@@ -87,23 +87,23 @@ class Row:
     logprob_ids: Sequence[int] = ()
     """The alternatives to give, in place of the most likely ids."""
     state: RowState | None = None
-    """What lasts from step to step; without it, the row's own fields are uploaded each time."""
+    """State kept from step to step; without it, the row's own fields are uploaded each time."""
     packed: bytes = b""
-    """What the C kernel reads of it, see `cpu.sampling.pack`; empty before it was sampled by that."""
+    """The row as the C kernel reads it, see `cpu.sampling.pack`; empty before the kernel first samples it."""
     random: bool = False
-    """Whether the C kernel needs a random number for it."""
+    """True if the C kernel needs a random number for it."""
     special: bool = False
-    """Whether the C kernel needs more than that: its bias, its barred ids, or alternatives beside the likeliest id."""
+    """True if the C kernel needs more than that: its bias, its barred ids, or alternatives beside the likeliest id."""
 
     @property
     def penalises(self) -> bool:
-        """Whether a token's logit depends on the tokens before it."""
+        """True if a token's logit depends on the tokens before it."""
         params = self.params
         return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
 
     @property
     def truncates(self) -> bool:
-        """Whether top-k, top-p or min-p may leave tokens out."""
+        """True if top-k, top-p or min-p may leave tokens out."""
         return self.params.top_k > 0 or self.params.top_p < 1 or self.params.min_p > 0
 
 
@@ -130,7 +130,7 @@ def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(slots=True, eq=False)
 class TokenCounts:
-    """How often each id is in a stream, on a device, where a kernel adds each id that it samples."""
+    """Counts of each id in a stream, on a device, where a kernel adds each id that it samples."""
 
     counts: Tensor
     """[V] int32: 1 where the stream has the id, prompt included, and 2 for each time that it was generated."""
@@ -173,9 +173,9 @@ class TokenCounts:
         self.sampled[position] = None
 
     def follows(self, tokens: Sequence[int], position: int) -> bool:
-        """Whether nothing must be taken back before the token at `position` is sampled, and all before it is known.
+        """True if nothing must be taken back before the token at `position` is sampled, and all before it is known.
 
-        tokens: the stream's that were recorded; what is sampled behind them is counted, but not read yet.
+        tokens: the stream's that were recorded; what is sampled after them is counted, but not read yet.
         """
         if position != self.counted and not self.counted <= position <= len(tokens):
             return False

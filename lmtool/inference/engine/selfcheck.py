@@ -118,7 +118,7 @@ _ASKED_OF_DEVICE = frozenset({"nonzero", "where", "tolist", "item"})
 
 
 def host_choices(model: PreTrainedModel) -> str | None:
-    """What a pass of the model decides on the host, so that it cannot be captured, in words; None: nothing known.
+    """Reason why a pass of the model cannot be captured (a decision on the host); None if none is known.
 
     Mixtures of experts whose experts run one after the other, as the host finds tokens for them. Most of transformers'
     own do not: they multiply groups of tokens on the device.
@@ -144,7 +144,7 @@ class TransformersForward:
 
     @property
     def host_choices(self) -> str | None:
-        """Why a pass cannot be captured, see `host_choices`; None: nothing known."""
+        """Reason why a pass cannot be captured, see `host_choices`; None if none is known."""
         return host_choices(self.model)
 
     def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
@@ -181,9 +181,9 @@ class RecordedLayer:
     """The attention module."""
     shape: LayerShape
     window: int | None
-    """How many positions back a query sees, itself included; None: all."""
+    """Number of positions that a query sees, itself included; None for all."""
     heads: int
-    """Of queries."""
+    """Number of query heads."""
     scaling: float
     softcap: float | None
 
@@ -261,17 +261,17 @@ def record_layers(model: PreTrainedModel, name: str, context: int) -> list[Recor
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far logits [T, V] are from others."""
+    """Distance of logits [T, V] from others."""
 
     largest: float
-    """Of any logit."""
+    """Largest distance of any logit."""
     rms: float
-    """Of a position's logits, the root of the mean square, at the position where that is largest."""
+    """Root mean square distance of a position's logits, at the position where it is largest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What transformers' own forward pass, with its own attention, gives for the check prompts."""
+    """Logits of transformers' own forward pass and attention for the check prompts."""
 
     architecture: str
     """The model's class."""
@@ -279,7 +279,7 @@ class Reference:
     logits: list[Tensor]
     """[T, V] float32 for each prompt."""
     dtype: torch.dtype
-    """What it was computed in."""
+    """Dtype of the computation."""
     rounding: Distance | None
     """From the first prompt's logits in half precision to those of the same weights in float32; None where that was not
     measured, and in float32."""
@@ -313,7 +313,7 @@ def _rounding(model: PreTrainedModel, prompt: list[int], logits: Tensor) -> Dist
 
 
 def distance(ours: Tensor, theirs: Tensor) -> Distance:
-    """How far logits [T, V] are from others where those are finite; NaN where ours are not numbers there."""
+    """Distance of logits [T, V] from others where those are finite; NaN where ours are not numbers there."""
     finite = torch.isfinite(theirs)
     off = torch.where(finite, ours - theirs, 0.0)
     squares = off.square().sum(-1) / finite.sum(-1).clamp(min=1)
@@ -345,7 +345,7 @@ def _widened(model: nn.Module) -> Iterator[None]:
 
 
 QUANTIZED = {"int8": 0.3, "int4": 0.7, "fp8": 0.5, "fp8 keys and values": 0.3}
-"""How far logits of quantized weights may be off: the root of the mean square, in standard deviations.
+"""Tolerance for logits of quantized weights: root mean square, in standard deviations.
 
 Logits that have nothing to do with the right ones are off by 1.4. `fp8` weights with rounded inputs, emulated: 0.07 for
 the included model, 0.08 and 0.13 for random ones of 4 and 32 layers; keys and values 0.03 and 0.04 for these.
@@ -402,7 +402,7 @@ def _compare(name: str, reference: Reference, ours: Tensor, theirs: Tensor, tole
 
 
 def _allowed(reference: Reference, largest: float, spread: float) -> Distance:
-    """How far logits may be off. largest, spread: the reference's largest, and their standard deviation.
+    """Tolerance for logits. largest, spread: the reference's largest logit, and their standard deviation.
 
     In half precision that depends on the model: each layer's rounding is carried on by the next, so that two right
     ways to compute 64 layers may differ ten times as much as those of 4. Both are about as far from the exact logits,

@@ -93,7 +93,7 @@ class MaskFiller:
         return wait
 
     def prefetch(self, guide: Guide) -> Future[Tensor]:
-        """Fill a slow stream's next mask while other streams go on: [1, ceil(V / 32)] int32.
+        """Fill a slow stream's next mask while other streams continue: [1, ceil(V / 32)] int32.
 
         Leave the guide alone until then. One such mask is computed at a time: slow streams wait for each other.
         """
@@ -136,7 +136,7 @@ class RunAheadStep:
 
 
 def _is_next(span: Span) -> bool:
-    """Whether the span is what its sequence needs next: an ended or preempted one begins at its start."""
+    """True if the span is what its sequence needs next: an ended or preempted one begins at its start."""
     sequence, start = span.sequence, span.start
     if sequence.paused or sequence.awaiting_mask:
         return False

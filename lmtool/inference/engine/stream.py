@@ -59,7 +59,7 @@ class Stream:
     top_logprobs: int | None
     seed: int
     tells_seed: bool = False
-    """Whether its first output bears the seed."""
+    """True if its first output bears the seed."""
     bias: Bias | None = None
     sent: int = 0
     """Tokens sent so far, generated or scored."""
@@ -78,25 +78,25 @@ class Stream:
     eos: frozenset[int] = frozenset()
     """The model's ids that end a text."""
     jump_forward: bool = True
-    """Whether ids that the constraint forces are appended without sampling."""
+    """True if ids that the constraint forces are appended without sampling."""
     forced_tokens: list[int] = field(default_factory=list)
     """Such ids, not yet part of the sequence."""
     drafter: Drafter | None = None
     """Guesses what follows; None without speculation."""
     began_at: float | None = None
-    """When its first step was planned, by `time.perf_counter`."""
+    """Time at which its first step was planned, by `time.perf_counter`."""
     logprob_ids: tuple[int, ...] = ()
     """Ids whose log-probabilities each token has, in place of the most likely ones."""
     row_state: RowState = field(init=False)
-    """What its rows have in common from step to step."""
+    """State shared by its rows from step to step."""
     _lasting_row: Row | None = None
-    """That of `next_row`, where nothing but its position changes from step to step."""
+    """Row of `next_row`, if only its position changes from step to step."""
     _counts_tokens: bool = field(init=False)
-    """Whether a penalty needs `counts`."""
+    """True if a penalty needs `counts`."""
     _ids_known: set[int] = field(default_factory=set)
     """The different ids of the sequence's first tokens, kept up to date only with a penalty that needs them."""
     _tokens_known: int = 0
-    """How many tokens that is."""
+    """Number of these tokens."""
 
     def __post_init__(self) -> None:
         self.row_state = RowState(self.sequence.tokens, self.sequence.prompt_length)
@@ -160,7 +160,7 @@ class Stream:
         return self._ids_known
 
     def _barred(self, before: int, allowed: Tensor | None) -> frozenset[int]:
-        """Ids that may not be sampled behind `before` tokens; none where the constraint allows nothing else."""
+        """Ids that may not be sampled after `before` tokens; none where the constraint allows nothing else."""
         barred = self.eos if self.guide is not None and self.sampling.ignore_eos else frozenset()
         if before < self.sampling.min_tokens:
             barred = self.sequence.stop_ids
@@ -173,12 +173,12 @@ class Stream:
 
     @property
     def samples_ahead(self) -> bool:
-        """Whether its next row is known, but for what penalties count, before the id that comes first is."""
+        """True if its next row is known, but for what penalties count, before the id that comes first is."""
         return self.pending_guide is None and self.processors is None
 
     @property
     def draftable(self) -> bool:
-        """Whether sampling behind a draft needs nothing that only a step of its own would know."""
+        """True if sampling after a draft needs nothing that only a step of its own would know."""
         params = self.sampling
         ends_late = self.pending_guide is not None and (params.min_tokens > 0 or params.ignore_eos)
         if self.processors is not None:  # they may depend on anything
@@ -199,9 +199,9 @@ class Stream:
     def accept(
         self, tokens: Sequence[SampledToken | None], model: str
     ) -> tuple[list[SampledToken], LmtoolError | None]:
-        """The valid tokens, in order, with the constraint advanced over them; and why the stream cannot go on.
+        """The valid tokens, in order, with the constraint advanced over them; and why the stream cannot continue.
 
-        tokens: one for each of the rows. Behind the first that differs from the draft none is valid. A bad row behind
+        tokens: one for each of the rows. After the first that differs from the draft none is valid. A bad row after
         a draft is left to the next step, which computes it as if nothing had been drafted. model: its name, for errors.
         """
         sequence = self.sequence
@@ -227,7 +227,7 @@ class Stream:
         return (good, None) if self.guide is None else self._advance_guide(good, self.guide)
 
     def _error(self) -> LmtoolError | None:
-        """Why nothing may be sampled any more."""
+        """Error of the constraint or of a processor, after which nothing may be sampled."""
         problem = None if self.guide is None else self.guide.error()
         return problem or (None if self.processors is None else self.processors.error)
 
@@ -238,7 +238,7 @@ class Stream:
 
     def _advance_guide(self, good: list[SampledToken], guide: Guide) -> tuple[list[SampledToken], LmtoolError | None]:
         """Advance the constraint over sampled tokens, up to where a step without a draft would have differed."""
-        forced = min(self.sequence.forced_count, len(good))  # the constraint is behind these already
+        forced = min(self.sequence.forced_count, len(good))  # the constraint has advanced over these already
         for place in range(forced, len(good)):
             token = good[place].token
             early_end = token in self.sequence.stop_ids and not guide.may_end()
@@ -252,7 +252,7 @@ class Stream:
 
     @property
     def resumes(self) -> bool:
-        """Whether it has sent nothing yet and goes on behind ids that count as generated."""
+        """True if it has sent nothing yet and continues after ids that count as generated."""
         return self.sequence.generates and not self.sent and len(self.sequence.tokens) > self.sequence.prompt_length
 
     def advance_over_generated(self) -> LmtoolError | None:
@@ -346,11 +346,11 @@ class Handle:
     ) -> None:
         self._control = control
         self.queue_place = place
-        """Where the stream waits, see `interfaces.Queued`."""
+        """Queue position of the stream, see `interfaces.Queued`."""
         self._stream = stream
 
     def began_at(self) -> float | None:
-        """When its turn came, see `interfaces.Timed`."""
+        """Time at which its first step was planned, see `interfaces.Timed`."""
         return self._stream.began_at
 
     def cancel(self) -> None:
@@ -367,7 +367,7 @@ class Handle:
 
 
 _SEED_BITS = 53
-"""Of a seed that is drawn here: clients are told it, and the numbers of many JSON readers are doubles."""
+"""Size of a seed drawn here: it is sent to clients, and many JSON readers parse numbers as doubles."""
 
 
 class StreamFactory:
@@ -470,7 +470,7 @@ class StreamFactory:
 
 
 def _processors(request: GenerateRequest) -> Processors | None:
-    """The request's own, behind what counts as generated. Raises `RequestError` where they cannot be, and the like."""
+    """The request's own, after what counts as generated. Raises `RequestError` where they cannot resume there."""
     if not request.logits_processors:
         return None
     processors = Processors(request.logits_processors)
@@ -480,7 +480,7 @@ def _processors(request: GenerateRequest) -> Processors | None:
 
 
 def _validate_stops(generated: tuple[int, ...], stop_ids: frozenset[int]) -> None:
-    """Raise `RequestError` where a stream could not have gone on: behind an id that ends it."""
+    """Raise `RequestError` where a stream could not have continued: after an id that ends it."""
     for index, token in enumerate(generated[:-1]):
         if token in stop_ids:
             raise RequestError(
@@ -490,5 +490,5 @@ def _validate_stops(generated: tuple[int, ...], stop_ids: frozenset[int]) -> Non
 
 
 def _client(request: GenerateRequest | ScoreRequest, sink: Sink) -> Hashable:
-    """Who takes turns with others for a stream: whom a balancer names, else whose sink it is."""
+    """Client that a stream is scheduled for: the one named by a balancer, else the owner of the sink."""
     return ("client", request.client) if request.client else client_of(sink)

@@ -30,13 +30,12 @@ from lmtool.inference.engine.cpu.forward import CompiledForward
 from lmtool.inference.engine.cpu.library import kernels
 from lmtool.inference.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
 from lmtool.inference.engine.cuda.products import make_cublas_deterministic
-from lmtool.inference.engine.decoder import matching_config
+from lmtool.inference.engine.decoder import LlamaForward, matching_config
 from lmtool.inference.engine.device import release
 from lmtool.inference.engine.fingerprint import contents_digest
 from lmtool.inference.engine.gguf.loader import gguf_modules, is_gguf
 from lmtool.inference.engine.hardware import kernel_dtype, this_machine
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache, allocate, cache_blocks
-from lmtool.inference.engine.llama_forward import LlamaForward
 from lmtool.inference.engine.model_runner import CHUNK_TOKENS, ModelRunner, RunnableModel
 from lmtool.inference.engine.selfcheck import (
     CHECK_BLOCKS,
@@ -71,10 +70,10 @@ class CheckedModel:
     runner: ModelRunner
     reference: Reference
     info: ModelInfo
-    """Its context is what the model is right for."""
+    """Description; its context length is the one that the model was made for."""
     contents: str | None
     token_bytes: int
-    """Of a token's activations in one layer, about."""
+    """Approximate size of a token's activations in one layer."""
 
 
 def with_cache(model: CheckedModel, config: EngineConfig) -> RunnableModel:
@@ -122,7 +121,7 @@ def _graph_bytes(model: CheckedModel, config: EngineConfig) -> int:
 
 
 _SAMPLING_BYTES = 8
-"""Of a row and a token of the vocabulary: how often the stream has it, and a copy of its logit."""
+"""Bytes for each row and token of the vocabulary: its count in the stream, and a copy of its logit."""
 
 
 def token_bytes(model: PreTrainedModel) -> int:
@@ -208,7 +207,7 @@ class _Baseline:
     context: int
     """Most tokens of a stream."""
     config: DecoderConfig | None
-    """Of a model that our own passes compute."""
+    """Sizes of a model that our own passes compute; None for any other."""
     checked: CheckedModel
 
 
@@ -253,7 +252,7 @@ def _contents(model: PreTrainedModel) -> str | None:
 
 
 def _known_code(model: PreTrainedModel) -> bool:
-    """Whether it is computed by transformers' own code, and not by some that came with it."""
+    """True if it is computed by transformers' own code, and not by some that came with it."""
     return type(model).__module__.startswith("transformers.")
 
 
@@ -410,7 +409,7 @@ def _context_length(model_config: PreTrainedConfig, config: EngineConfig) -> int
 
 
 def _fixed_rope_lengths(text: PreTrainedConfig) -> list[int]:
-    """Where rotary frequencies depend on the longest stream of a batch, the length up to which they do not.
+    """Lengths up to which rotary frequencies do not depend on the longest stream of a batch, where they do beyond.
 
     Beyond it a stream would change its neighbours: transformers picks the frequencies for a whole forward pass.
     """

@@ -59,7 +59,7 @@ def display_name(name: str) -> str:
 
 
 def is_folder(name: str) -> bool:
-    """Whether there is a folder of that name; not for a name too long to be a path."""
+    """True if there is a folder of that name; not for a name too long to be a path."""
     try:
         return Path(name).is_dir()
     except OSError:
@@ -113,7 +113,9 @@ def _load_error(name: str, config: EngineConfig, problem: Exception) -> LmtoolEr
             "a newer one may:  pip install -U transformers",
         )
     if is_folder(name):
-        return ModelLoadError(f"the model in {folder} cannot be loaded: {reason}", "see that its files belong together")
+        return ModelLoadError(
+            f"the model in {folder} cannot be loaded: {reason}", "check that its files belong together"
+        )
     if name.startswith((".", "/", "~")) or _exists(folder):
         return ModelLoadError(f"{name} is not a model folder", "give the folder that holds config.json, or a hub name")
     revision = f" (revision {config.revision})" if config.revision else ""

@@ -7,9 +7,8 @@ import torch
 import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from lmtool.inference.engine.decoder import decoder_config
+from lmtool.inference.engine.decoder import LlamaForward, _rotate, _rotations, decoder_config
 from lmtool.inference.engine.kv_cache import KVCache
-from lmtool.inference.engine.llama_forward import LlamaForward, _rotate, _rotations
 from lmtool.inference.engine.model_runner import BlockAttention, build
 from lmtool.inference.engine.plan import Plan, Sequence, Span
 

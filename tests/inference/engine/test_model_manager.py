@@ -140,7 +140,7 @@ class TestNames:
         assert shelf.models["anything"].requests == [ask(2)]
         host.submit(ask(3, "new\nline"), sink)
         await turn()
-        assert "no possible name" in sink.of(3)[0].error
+        assert "not a possible model name" in sink.of(3)[0].error
         await host.close()
 
     async def test_names_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,7 @@ class TestControl:
         shelf, sink = Shelf(open_=False), Collector()
         host = ModelManager(shelf.load, named("a"))
         host.submit(ask(1, "a"), sink)
-        with pytest.raises(OverloadedError, match="on its way"):
+        with pytest.raises(OverloadedError, match="is being loaded"):
             await host.unload("a")
         shelf.gate.set()
         await host.load("a")

@@ -219,13 +219,13 @@ def _without_kernels(kind: str, forward: FreeForward) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with suppress(ImportError):  # in versions whose graphs have no such kernel
-            rows = import_module("lmtool.inference.engine.cuda.graph_rows")
+            rows = import_module("lmtool.inference.engine.cuda.graphs")
             stack.enter_context(patch.object(rows, "place_rows", _do_nothing))  # called at each step: no slow mock
         if kind == GRAPHS:
             kernels = import_module("lmtool.inference.engine.cuda.kernels.sampling")
             stack.enter_context(patch.object(kernels, "sample_rows", partial(_sample_nothing, kernels.Samples)))
             stack.enter_context(patch.object(kernels, "count_tokens", _do_nothing))
-            capture = import_module("lmtool.inference.engine.cuda.capture").CaptureStream
+            capture = import_module("lmtool.inference.engine.cuda.kernels.tiles").CaptureStream
             stack.enter_context(patch.object(capture, "capture", lambda _, run: _captured(run, forward)))
         yield
 

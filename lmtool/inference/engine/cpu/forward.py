@@ -91,7 +91,7 @@ class CompiledForward:
         self._config = config
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
         self.cache_dtype = torch.float32 if dtype == torch.float32 else torch.float16
-        """What keys and values are stored as: half as much to read, and as closely as such weights are worth."""
+        """Storage dtype of keys and values: half as much to read, as precise as weights of these types justify."""
         tied = decoder.head is None
         head = torch.int8 if dtype == INT4_DTYPE else dtype
         memory = WeightMemory(kernels)

@@ -31,13 +31,13 @@ INT4_DTYPE: torch.dtype = vars(torch)["int4"]
 """Names the format; no tensor of ours has it. Torch's own types do not know it."""
 
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8, INT4_DTYPE: INT4}
-"""What to store weights as to the kernels' format."""
+"""Storage dtype of weights to the kernels' format."""
 
 GROUP = 32
 """Inputs whose int8 or int4 weights share a scale."""
 
 _GROUP_BYTES = {torch.int8: 2 + GROUP, INT4_DTYPE: 2 + GROUP // 2}
-"""Of an output: a scale in float16, and the weights."""
+"""Bytes of an output's group: a scale in float16, and the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class BlockType:
     inputs: int
     """In a block."""
     bytes: int
-    """Of a block in a file. No two types have the same."""
+    """Bytes of a block in a file. No two types have the same."""
     packed_bytes: int
-    """Of a block of an output in a tile."""
+    """Bytes of a block of an output in a tile."""
 
 
 BLOCK_TYPES = {
@@ -76,7 +76,7 @@ class PackedProduct:
 
     weights: Tensor
     """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs,
-    or [tiles, blocks, packed_bytes * width] uint8, see products.c; outputs behind the last one are 0, and so is what
+    or [tiles, blocks, packed_bytes * width] uint8, see products.c; outputs after the last one are 0, and so is what
     fills up an odd last pair or a last group."""
     bias: Tensor | None
     """[tiles * width] float32"""
@@ -139,7 +139,7 @@ def _whole(bias: Tensor | None, outputs: int) -> Tensor | None:
 
 
 def is_blocks(weight: Tensor) -> bool:
-    """Whether a weight is one of blocks, see `BlockType`."""
+    """True if a weight is one of blocks, see `BlockType`."""
     return weight.dim() == 3
 
 

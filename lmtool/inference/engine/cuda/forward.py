@@ -11,20 +11,17 @@ import torch
 from torch import Tensor
 
 from lmtool.inference.engine.cuda.attention_backends import AttentionBackend, AttentionParams
-from lmtool.inference.engine.cuda.kernels.elementwise import add_norm, silu_mul
-from lmtool.inference.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
+from lmtool.inference.engine.cuda.kernels.elementwise import add_norm, kv_write, rotate_and_store, silu_mul
 from lmtool.inference.engine.cuda.kernels.products import gated_row_product
 from lmtool.inference.engine.cuda.products import LibraryProduct, product
-from lmtool.inference.engine.decoder import take_weights
-from lmtool.inference.engine.llama_forward import llama_layers
+from lmtool.inference.engine.decoder import llama_layers, take_weights
 from lmtool.inference.engine.model_runner import AttentionCall, BlockAttention
 
 if TYPE_CHECKING:
     from lmtool.inference.engine.cuda.products import Product
     from lmtool.inference.engine.cuda.step_rows import StepRows
-    from lmtool.inference.engine.decoder import Affine, DecoderConfig, Weights
+    from lmtool.inference.engine.decoder import Affine, DecoderConfig, LlamaLayer, Weights
     from lmtool.inference.engine.kv_cache import PagedCache
-    from lmtool.inference.engine.llama_forward import LlamaLayer
     from lmtool.inference.engine.model_runner import Batch
 
 

@@ -62,7 +62,7 @@ class LibraryProduct:
         self._own_rows = computes_rows(weight.device)
 
     def takes_row(self, inputs: Tensor) -> bool:
-        """Whether our own kernel multiplies these inputs [.., in]."""
+        """True if our own kernel multiplies these inputs [.., in]."""
         return self._own_rows and inputs.numel() == inputs.shape[-1]
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class LibraryProduct:
 
 
 def computes_rows(device: torch.device) -> bool:
-    """Whether our own kernel computes products of one row here."""
+    """True if our own kernel computes products of one row here."""
     return device.type == "cuda"
 
 
@@ -143,7 +143,7 @@ def _own_product(
 
 
 def _library_is_steady(weight: Tensor, bias: Tensor | None) -> tuple[bool, bool]:
-    """Whether a row's bits in products of `FIXED_ROWS` rows depend on that row alone, and are our own kernel's."""
+    """True if a row's bits in products of `FIXED_ROWS` rows depend on that row alone, and are our own kernel's."""
     if _place_matters(weight, bias):
         _logger.info("cuBLAS rows of a %d x %d product depend on their place; using our own kernel", *weight.shape)
         return False, False
@@ -159,7 +159,7 @@ def _library_is_steady(weight: Tensor, bias: Tensor | None) -> tuple[bool, bool]
 
 
 def _place_matters(weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether a row's bits depend on where it stands, or on what stands beside it, with the bias that the layer has."""
+    """True if a row's bits depend on where it stands, or on what stands beside it, with the bias that the layer has."""
     inputs = _trial(weight.shape[1], weight.device, weight.dtype)
     whole = linear(inputs, weight, bias)
     moved = (torch.equal(linear(inputs.roll(by, 0), weight, bias), whole.roll(by, 0)) for by in (1, 8, 37, 64))
@@ -195,7 +195,7 @@ def _scaled(inputs: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) 
 
 @lru_cache
 def scaled_mm_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the library multiplies e4m3 here, with a scale for each row of both sides, and rightly."""
+    """True if the library multiplies e4m3 here, with a scale for each row of both sides, and rightly."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         return False
     try:
@@ -214,4 +214,4 @@ def scaled_mm_works(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 _E4M3_ERROR = 0.08
-"""How far a product of two random numbers may be off when both are rounded to e4m3: 4 % is usual."""
+"""Tolerance for a product of two random numbers that are rounded to e4m3: an error of 4 % is usual."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.inference.engine.cuda.attention_backends import AttentionBackend
-    from lmtool.inference.engine.cuda.graph_rows import GraphSize
+    from lmtool.inference.engine.cuda.graphs import GraphSize
     from lmtool.inference.engine.cuda.sampling import GraphSampling
 
 _logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class CudaRunner(ModelRunner):
 
     backend: AttentionBackend
     deterministic: bool = False
-    """Whether a row must have the same bits in any batch."""
+    """True if a row must have the same bits in any batch."""
     graphs: StepGraphs | None = None
     """None where there are no CUDA graphs."""
 
@@ -129,7 +129,7 @@ class CudaRunner(ModelRunner):
         return self.forward.logits(batch, attention)[: batch.logits].float()
 
     def _clear(self, plan: Plan) -> None:
-        """Clear the blocks handed out for a step, where attention reads behind a text's end."""
+        """Clear the blocks handed out for a step, where attention reads after a text's end."""
         if plan.fresh_blocks and not self.backend.own:
             self.cache.clear(to_device(plan.fresh_blocks, torch.int64, self.device))
 
@@ -197,7 +197,7 @@ def _compile_all(runner: CudaRunner, max_streams: int) -> None:
 
 
 def _difference(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> tuple[float, float]:
-    """How far a graph's logits [R, V] are from a plain pass's, and the tolerance. dtype: of the model.
+    """Distance of a graph's logits [R, V] from a plain pass's, and the tolerance. dtype: of the model.
 
     Both run the same kernels, but cuBLAS others for other numbers of rows. In half precision that is up to a fifth of
     the logits' deviation in random models, see `selfcheck`; what reads the wrong memory is off by 1.4 of it.

@@ -37,7 +37,7 @@ _SCRATCH = 2**28
 """Bytes for candidates of top-k, top-p and min-p; larger batches are sampled in parts."""
 
 _CANDIDATE_BYTES = 12
-"""Of a row and a token of the vocabulary, in that."""
+"""Bytes of `_SCRATCH` for a row and a token of the vocabulary."""
 
 RECORD = np.dtype(
     [(name, np.int64) for name in ("row", "target", "mode", "mask")]
@@ -46,7 +46,7 @@ RECORD = np.dtype(
     + [(name, np.float64) for name in ("top_p", "min_p", "repetition", "presence", "frequency")]
     + [(name, np.int64) for name in ("bias", "barred", "counts", "random")]
 )
-"""How to sample a row, as the kernels read it.
+"""Sampling parameters of a row, as the kernels read them.
 
 row: of the logits; below 0, nothing is sampled. target: the id to score, or -1. mode: of log-probabilities, 0 raw, 1
 biased, 2 processed. mask: which of the batch's, or -1. heat: one by the temperature; 1 without. bias, barred, counts:
@@ -57,14 +57,14 @@ twice how often an id was generated, and 1 more where the prompt has it. random:
 
 @dataclass(slots=True, eq=False)
 class DeviceRow:
-    """What the kernels need of a row from step to step; it lives at least until its row is sampled."""
+    """Data of a row that the kernels need from step to step; it lives at least until its row is sampled."""
 
     record: bytes
     """But for row, mask and uniform number."""
     params: SamplingParams
     barred: Collection[int]
     tensors: tuple[Tensor, ...]
-    """Those that the record names by address."""
+    """Tensors that the record refers to by address."""
     counts: TokenCounts | None
     """With penalties alone."""
 
@@ -80,7 +80,7 @@ class Part:
     results: Tensor
     """[n, 4] int32, see `kernels.sampling.Samples`."""
     listed: list[int]
-    """Which of the n have other alternatives than the likeliest id."""
+    """Indices of the rows with other alternatives than the likeliest id."""
     logprobs: Tensor | None
     """[len(listed), V] float32, of every id; None where none are listed."""
     counts: list[tuple[TokenCounts, int] | None]
@@ -118,23 +118,23 @@ def _sample_part(logits: Tensor, rows: Sequence[Row], members: list[int], *, cut
         places = to_device(listed, torch.int64, logits.device)
         logprobs = kernels.all_logprobs(logits, table, masks, samples.shapes, places)
     counts = counted(own, states)
-    if any(counts):  # behind all that reads the counts of this step
+    if any(counts):  # after all that reads the counts of this step
         kernels.count_tokens(table, samples.results)
     return Part(members, samples.tokens, samples.results, listed, logprobs, counts)
 
 
 def has_cut(row: Row) -> bool:
-    """Whether top-k, top-p or min-p may leave out tokens that would be drawn."""
+    """True if top-k, top-p or min-p may leave out tokens that would be drawn."""
     return row.target is None and row.params.temperature > 0 and row.truncates
 
 
 def lists(row: Row) -> bool:
-    """Whether the row has other alternatives than the likeliest id."""
+    """True if the row has other alternatives than the likeliest id."""
     return row.top_logprobs is not None and (row.top_logprobs > 1 or bool(row.logprob_ids))
 
 
 def device_rows(rows: Sequence[Row], vocabulary: int, device: torch.device) -> list[DeviceRow | None]:
-    """What the kernels need of each row, its stream's tokens counted up to now; None for one that is scored."""
+    """Data of each row for the kernels, its stream's tokens counted up to now; None for a row that is scored."""
     return [None if row.target is not None else _device_row(row, vocabulary, device) for row in rows]
 
 
@@ -183,7 +183,7 @@ def _upload(
 
 
 def _device_row(row: Row, vocabulary: int, device: torch.device) -> DeviceRow:
-    """That of the row's stream, its tokens counted up to now; a new one for a row of no stream."""
+    """Device data of the row's stream, its tokens counted up to now; new for a row without a stream."""
     state = row.state
     own = None if state is None else state.on_device
     if not isinstance(own, DeviceRow) or own.params is not row.params or own.barred != row.barred:
@@ -247,13 +247,13 @@ class GraphSampling:
         self._live = 0
         """Records, from the first on, that may not be idle."""
         self._states: list[DeviceRow | None] = []
-        """Those whose tensors the records name."""
+        """Device rows whose tensors the records refer to."""
         self._records = np.zeros(0, RECORD)
-        """Those of the step that was sent last."""
+        """Records of the step that was sent last."""
         self._rows: Sequence[Row] = ()
-        """That step's, where the next one may be of the same ones; none where anything but random numbers changes."""
+        """Rows of that step, if the next step may have the same; empty if anything but random numbers changes."""
         self._draws = False
-        """Whether any of them needs a random number."""
+        """True if any of them needs a random number."""
 
     def enqueue(self, logits: Tensor) -> None:
         """Queue what samples the N rows of a captured step. Captured.
@@ -266,7 +266,7 @@ class GraphSampling:
         kernels.count_tokens(table, samples.results)
 
     def covers(self, rows: Sequence[Row], size: int) -> bool:
-        """Whether a captured step of `size` rows can sample all of these.
+        """True if a captured step of `size` rows can sample all of these.
 
         Not those with a constraint, with processors or with other alternatives than the likeliest id, nor those that
         are scored; nor those of which ids must be taken back that were counted.
@@ -303,7 +303,7 @@ class GraphSampling:
             self._live, self._states, self._rows = 0, [], ()
 
     def result(self, rows: Sequence[Row]) -> Part:
-        """What the graph that was queued last samples of these rows, which were sent for it.
+        """Samples of these rows from the graph that was queued last, for which they were sent.
 
         To be read, or copied, before the next step is queued, which writes to the same memory.
         """
@@ -315,7 +315,7 @@ class GraphSampling:
         return Part(list(range(len(rows))), tokens, results, [], None, counts)
 
     def _repeats(self, rows: Sequence[Row]) -> bool:
-        """Whether these are the rows that were sent last, and only their positions are others."""
+        """True if these are the rows that were sent last, and only their positions are others."""
         return len(rows) == len(self._rows) and all(map(is_, rows, self._rows))
 
     def _first(self, rows: int) -> kernels.Samples:
@@ -323,7 +323,7 @@ class GraphSampling:
         return kernels.Samples(samples.tokens[:rows], samples.results[:rows], samples.shapes[:rows])
 
     def _cuts(self, size: int) -> bool:
-        """Whether a captured step of so many rows can leave out tokens: that takes memory for each row."""
+        """True if a captured step of so many rows can leave out tokens: that takes memory for each row."""
         return size <= most_cut_rows(self._vocabulary)
 
 
@@ -332,7 +332,7 @@ def _is_simple(row: Row) -> bool:
 
 
 def _is_counted(row: Row) -> bool:
-    """Whether the device has counted all ids before the row's, where its logits depend on them."""
+    """True if the device has counted all ids before the row's, where its logits depend on them."""
     if not row.penalises:
         return True
     state = row.state
@@ -363,7 +363,7 @@ class Sampled(Protocol):
 def kernels_work(
     by_kernel: Sample, by_stages: Sample, device: torch.device, vocabulary: int, dtype: torch.dtype
 ) -> bool:
-    """Whether kernels give for rows of several kinds what torch's operators give; a warning says why not.
+    """True if kernels give for rows of several kinds what torch's operators give; a warning says why not.
 
     vocabulary, dtype: of the logits that will be sampled from. Waits for the device.
     """
@@ -399,7 +399,7 @@ def _kinds() -> tuple[list[Row], list[Row]]:
 
 
 def _difference(ours: Sequence[Sampled | None], theirs: Sequence[Sampled | None]) -> str | None:
-    """How two results differ; None where they are equal but for rounding."""
+    """Difference of two results, in words; None if they are equal but for rounding."""
     for own, other in zip(ours, theirs, strict=True):
         if own is None or other is None or own.token != other.token:
             return f"it drew {own}, not {other}"

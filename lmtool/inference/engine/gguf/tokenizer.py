@@ -1,6 +1,6 @@
 """The tokenizer and chat template that a GGUF file's metadata describes, for the `tokenizers` library.
 
-How text is split before it is merged stands in the file as a name only (`tokenizer.ggml.pre`): the expressions behind
+How text is split before it is merged is in the file as a name only (`tokenizer.ggml.pre`): the expressions for
 the names are llama.cpp's (src/llama-vocab.cpp). A name that is not known here is refused, not guessed.
 """
 
@@ -27,7 +27,7 @@ _NAMED = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-"""What chat templates call tokens, to the metadata's names of their ids."""
+"""Names of tokens in chat templates, to the metadata's names of their ids."""
 _SPACE = "▁"
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -43,14 +43,14 @@ _TEKKEN = (
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """How a byte-level vocabulary's text is split."""
+    """Rules that split the text of a byte-level vocabulary."""
 
     patterns: tuple[str, ...]
     """Applied one after the other."""
     whole_words: bool = False
-    """Whether a piece that is a token is never merged from parts (`ignore_merges`)."""
+    """True if a piece that is a token is never merged from parts (`ignore_merges`)."""
     bos: bool = False
-    """Whether a text begins with bos where the metadata does not say."""
+    """True if a text begins with bos where the metadata does not say."""
 
 
 _SPLITS = {
@@ -68,7 +68,7 @@ _SPLITS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTokenizer:
-    """What a file's metadata says of text."""
+    """Tokenizer, named tokens and chat template of a file."""
 
     tokenizer: Tokenizer
     named_tokens: dict[str, str]
@@ -79,7 +79,7 @@ class GgufTokenizer:
 def read_tokenizer(path: Path) -> GgufTokenizer:
     """The tokenizer of a file. Raises `FileError` where it has none, or one that is not known here.
 
-    Raises `ModelLoadError` for what is no sound GGUF file.
+    Raises `ModelLoadError` for what is not a valid GGUF file.
     """
     file = read_header(path)
     tokens = _texts(file, "tokens")
@@ -112,7 +112,7 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> tuple[Tokenizer, bool]:
     name = file.text("tokenizer.ggml.pre")
     split = _SPLITS.get(name)
     if split is None:
-        raise _unknown(file, f"it splits text in the way {name!r} (tokenizer.ggml.pre)")
+        raise _unknown(file, f"its tokenizer.ggml.pre is {name!r}")
     vocabulary = {token: number for number, token in enumerate(tokens)}
     merges = [tuple(merge.split(" ")) for merge in _texts(file, "merges")]
     if not all(len(pair) == 2 and set(pair) <= vocabulary.keys() and "".join(pair) in vocabulary for pair in merges):
@@ -176,7 +176,7 @@ def _texts(file: GgufFile, key: str) -> list[str]:
         raise _unknown(file, f"it has no tokenizer.ggml.{key}")
     texts = [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
     if not isinstance(found, list) or len(texts) != len(found):
-        raise file.fault(f"its tokenizer.ggml.{key} is no list of texts")
+        raise file.fault(f"its tokenizer.ggml.{key} is not a list of texts")
     return texts
 
 

@@ -33,11 +33,15 @@ from lmtool.inference.engine.cuda.kernels import attention as attention_kernels
 from lmtool.inference.engine.cuda.kernels import elementwise as row_kernels
 from lmtool.inference.engine.cuda.kernels import products as product_kernels
 from lmtool.inference.engine.cuda.kernels import tiles as launch_module
-from lmtool.inference.engine.cuda.kernels.elementwise import add_norm, place_rows, silu_mul
-from lmtool.inference.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
-from lmtool.inference.engine.cuda.kernels.logits import apply_masks, logsumexp
+from lmtool.inference.engine.cuda.kernels.elementwise import add_norm, kv_write, place_rows, rotate_and_store, silu_mul
 from lmtool.inference.engine.cuda.kernels.products import gated_row_product, row_product
-from lmtool.inference.engine.cuda.kernels.sampling import all_logprobs, count_tokens, sample_rows
+from lmtool.inference.engine.cuda.kernels.sampling import (
+    all_logprobs,
+    apply_masks,
+    count_tokens,
+    logsumexp,
+    sample_rows,
+)
 from lmtool.inference.engine.cuda.step_rows import TABLE_STEP
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
 

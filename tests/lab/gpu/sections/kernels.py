@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmtool.inference.engine.cuda.attention_backends import AttentionParams, triton_decode, triton_prefill
-from lmtool.inference.engine.cuda.capture import CaptureStream
+from lmtool.inference.engine.cuda.kernels.tiles import CaptureStream
 from lmtool.inference.engine.cuda.products import product
 from lmtool.inference.engine.cuda.step_rows import Part, Singles, build_parts
 from lmtool.inference.engine.decoder import DecoderConfig, decoder_config

@@ -10,7 +10,7 @@ where prompts are cut. After FlashAttention-2 (arXiv:2307.08691).
 Decode: into how many parts a row is split, and where, depends on its own length alone, and parts are put together in
 order: a row has the same bits in any batch. After "Flash-Decoding" (Dao, Haziza, Massa and Sizov, 2023).
 
-The grid is fixed by the table's size, as a CUDA graph needs it: parts of all rows are numbered one behind the other
+The grid is fixed by the table's size, as a CUDA graph needs it: parts of all rows are numbered one after the other
 from the lengths on the device, and each program takes every n-th of them. So a long text among short ones keeps the
 whole GPU busy, and a program without a part returns after it has read the lengths.
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.cuda
 @pytest.mark.parametrize(("kv_heads", "size", "value_size"), [(1, 64, 64), (3, 80, 80), (2, 128, 96), (2, 256, 256)])
 def test_every_token_goes_to_its_slot(device, kv_heads, size, value_size):
     """A token lands in its slot alone; padding, by a negative slot or behind the slots, lands nowhere."""
-    from lmtool.inference.engine.cuda.kernels.kv_write import kv_write
+    from lmtool.inference.engine.cuda.kernels.elementwise import kv_write
 
     generator = torch.Generator().manual_seed(size)
     key = torch.randn(kv_heads, 7, size, generator=generator).to(device).transpose(0, 1)
@@ -32,7 +32,7 @@ def test_every_token_goes_to_its_slot(device, kv_heads, size, value_size):
 
 def test_no_tokens(device):
     """No slots store nothing."""
-    from lmtool.inference.engine.cuda.kernels.kv_write import kv_write
+    from lmtool.inference.engine.cuda.kernels.elementwise import kv_write
 
     keys, tokens = torch.zeros(2, 16, 1, 64, device=device), torch.ones(3, 1, 64, device=device)
     kv_write(tokens, tokens, keys, keys, torch.empty(0, dtype=torch.int64, device=device))
@@ -41,7 +41,7 @@ def test_no_tokens(device):
 
 def test_stored_as_e4m3(device):
     """With scales, numbers are divided by their head's, rounded to nearest as torch does, and at most 448."""
-    from lmtool.inference.engine.cuda.kernels.kv_write import kv_write
+    from lmtool.inference.engine.cuda.kernels.elementwise import kv_write
 
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).short().view(torch.bfloat16)
     key = numbers[numbers.float().abs() < 1e30][: 450 * 128].view(450, 2, 64).to(device)
@@ -70,7 +70,7 @@ def rotated(heads, positions, frequencies):
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 64), (3, 3, 80), (2, 1, 128), (1, 1, 12)])
 def test_equals_norm_then_rotation(device, dtype, normed, heads, kv_heads, size):
     """Queries and keys are normed if asked, then rotated; values are stored as they are; padding is not stored."""
-    from lmtool.inference.engine.cuda.kernels.kv_write import rotate_and_store
+    from lmtool.inference.engine.cuda.kernels.elementwise import rotate_and_store
 
     generator = torch.Generator().manual_seed(size)
     projected = torch.randn(5, heads + 2 * kv_heads, size, generator=generator).to(device, dtype)
@@ -98,7 +98,7 @@ def test_equals_norm_then_rotation(device, dtype, normed, heads, kv_heads, size)
 
 def test_rotated_keys_are_stored_as_e4m3(device, dtype):
     """With scales, what is stored is what is stored without them, divided by its head's and rounded; queries stay."""
-    from lmtool.inference.engine.cuda.kernels.kv_write import rotate_and_store
+    from lmtool.inference.engine.cuda.kernels.elementwise import rotate_and_store
 
     generator = torch.Generator().manual_seed(0)
     projected = torch.randn(5, 8, 64, generator=generator).to(device, dtype)
