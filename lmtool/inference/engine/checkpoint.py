@@ -232,10 +232,10 @@ def loading_onto(device: torch.device) -> Iterator[None]:
 
 def copied(tensor: Any, device: Any = None, dtype: torch.dtype | None = None) -> Tensor:  # noqa: ANN401  # as transformers calls it
     """A tensor on its device, converted there. tensor: what safetensors knows of it, read by `[...]`."""
-    found: Tensor = tensor[...]
+    result: Tensor = tensor[...]
     if device is not None:
-        found = found.to(device)
-    return found if dtype is None else found.to(dtype)
+        result = result.to(device)
+    return result if dtype is None else result.to(dtype)
 
 
 def _with_device(function: Callable[..., Any], device: torch.device, *arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401  # whatever transformers passes

@@ -194,8 +194,8 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     )
     config_here = replace(config, speculation=config.speculation and lossless)
     known = loaded.contents
-    found = None if known is None else engine_fingerprint(known, loaded.info, config, device)
-    info = replace(loaded.info, fingerprint=found, batch_invariant=_is_batch_invariant(loaded, config, device))
+    fingerprint = None if known is None else engine_fingerprint(known, loaded.info, config, device)
+    info = replace(loaded.info, fingerprint=fingerprint, batch_invariant=_is_batch_invariant(loaded, config, device))
     return Engine(runner, limits, loaded.blocks, info, config_here)
 
 

@@ -108,9 +108,9 @@ def refuse_adapter(name: str, config: Path) -> None:
 
     transformers applies it where `peft` is installed and ignores it where not; vLLM ignores it.
     """
-    if (found := _read(config)) is None:
+    if (adapter := _read(config)) is None:
         return
-    base, kind = found.get("base_model_name_or_path") or "another model", found.get("peft_type") or "LoRA"
+    base, kind = adapter.get("base_model_name_or_path") or "another model", adapter.get("peft_type") or "LoRA"
     raise ModelLoadError(
         f"{name} holds an adapter ({kind}, of {base}) in {ADAPTER}, and adapters are not applied here",
         "merge it, with peft:  PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload().save_pretrained(FOLDER)",

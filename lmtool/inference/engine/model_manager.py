@@ -332,8 +332,8 @@ class ModelTransitions:
 
         def report(progress: LoadProgress) -> None:
             message = progress.message.replace(slot.served.source, slot.name)  # clients must not see paths
-            shown = replace(progress, model=slot.name, phase="loading", message=message)
-            loop.call_soon_threadsafe(slot.publish, shown)
+            renamed = replace(progress, model=slot.name, phase="loading", message=message)
+            loop.call_soon_threadsafe(slot.publish, renamed)
 
         try:
             model = await loop.run_in_executor(self._pool, self._load, slot.served.source, report)
@@ -594,14 +594,14 @@ class ModelManager:
 
     def usage(self) -> dict[str, ModelUsage]:
         """Usage of each model that is in memory or being loaded, by name."""
-        found = {}
+        usages = {}
         for slot in self._slots:
             if slot.model is not None or slot.waiting:
                 own = ModelUsage(0, 0) if slot.model is None else usage_of(slot.model)
                 waiting = own.waiting + len(slot.waiting)
                 weights = None if slot.model is None else slot.memory_bytes
-                found[slot.name] = own._replace(waiting=waiting, weights_bytes=weights)
-        return found
+                usages[slot.name] = own._replace(waiting=waiting, weights_bytes=weights)
+        return usages
 
     @property
     def can_answer(self) -> bool:

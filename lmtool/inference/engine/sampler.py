@@ -7,12 +7,14 @@ from (seed, position). So a stream is the same alone and in any batch.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, TypeAlias
+import logging
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from lmtool.core.logprobs.uniform import uniform
+from lmtool.core.types import SamplingParams
 from lmtool.inference.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, pack, sample_packed
 from lmtool.inference.engine.device import put_rows, select_rows, to_device
 from lmtool.inference.engine.logits import apply_masks, most_likely, penalise, row_chunks, sample_rows, truncate
@@ -25,16 +27,18 @@ from lmtool.inference.engine.sampling_result import (
     alternatives,
     row_logprobs,
 )
-from lmtool.inference.engine.sampling_row import uniforms
+from lmtool.inference.engine.sampling_row import Row, uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.core.types import LogprobsMode
     from lmtool.inference.engine.cuda.sampling import Part
-    from lmtool.inference.engine.sampling_row import Row
 
+    Sample: TypeAlias = Callable[[Tensor, Sequence[Row]], Sequence[SampledToken | None]]
     GpuSampler: TypeAlias = Callable[[Tensor, Sequence[Row], list[int]], tuple[Tensor, list[SampledRows]]]
+
+_logger = logging.getLogger(__name__)
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
@@ -85,7 +89,7 @@ def prepare_gpu(device: torch.device, vocabulary: int, dtype: torch.dtype) -> Gp
     vocabulary, dtype: of the logits. To be called before anything is served: compiling takes seconds.
     """
     try:
-        from lmtool.inference.engine.cuda.sampling import kernels_work, sample_rows
+        from lmtool.inference.engine.cuda.sampling import sample_rows
     except ImportError:
         return None
 
@@ -122,8 +126,8 @@ def _listed(
     rows: Sequence[Row], listed: list[int], logits: Tensor, places: list[int], normaliser: Tensor
 ) -> list[TopTokens]:
     """The alternatives of those rows that are listed. The rest: see `alternatives`."""
-    asked = [rows[at] for at in listed]
-    tops, named = [row.top_logprobs for row in asked], [row.logprob_ids for row in asked]
+    own = [rows[at] for at in listed]
+    tops, named = [row.top_logprobs for row in own], [row.logprob_ids for row in own]
     return alternatives(logits, places, normaliser, tops, named)
 
 
@@ -339,3 +343,55 @@ def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
         if row.penalises or row.barred:
             penalise(own, row.params, row.known_ids, row.counts, row.barred)
     return logits
+
+
+_TOLERANCE = 1e-3
+"""Nats between two logprobs; those of torch's operators are sums in float32, too."""
+
+
+def kernels_work(
+    by_kernel: Sample, by_stages: Sample, device: torch.device, vocabulary: int, dtype: torch.dtype
+) -> bool:
+    """True if kernels give for rows of several kinds what torch's operators give; a warning says why not.
+
+    vocabulary, dtype: of the logits that will be sampled from. Waits for the device.
+    """
+    generator = torch.Generator(device).manual_seed(1)
+    try:
+        for rows in _kinds():
+            shape = (len(rows) + 1, vocabulary)
+            logits = torch.randn(shape, generator=generator, device=device).mul_(2).to(dtype)
+            for own in (logits[:-1], logits[1:]):  # perhaps one is aligned, and the other not: two compilations
+                problem = _difference(by_kernel(own, rows), by_stages(own.to(torch.float32, copy=True), rows))
+                if problem is not None:
+                    _logger.warning("tokens are sampled without Triton, and slower: %s", problem)
+                    return False
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as problem:  # noqa: BLE001  # whatever a compiler raises, there is another way
+        _logger.warning("tokens are sampled without Triton, and slower: %s", problem)
+        return False
+    return True
+
+
+def _kinds() -> tuple[list[Row], list[Row]]:
+    """Rows with all that kernels do, and rows for which fewer of them are launched."""
+    mixed: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 20, "top_p": 0.8}, {"min_p": 0.1}]
+    mixed += [{"presence_penalty": 0.5, "repetition_penalty": 1.5, "logprobs_mode": "processed"}, {"temperature": 0}]
+    rows = [
+        Row(
+            SamplingParams(**{"temperature": 1.0, **params}), top_logprobs=2, seed=seed, known_ids=(1, 2), counts={2: 1}
+        )
+        for seed, params in enumerate(mixed)
+    ]
+    return rows, [Row(SamplingParams(temperature=1.0), top_logprobs=1), Row(target=1)]
+
+
+def _difference(ours: Sequence[SampledToken | None], theirs: Sequence[SampledToken | None]) -> str | None:
+    """Difference of two results, in words; None if they are equal but for rounding."""
+    for own, other in zip(ours, theirs, strict=True):
+        if own is None or other is None or own.token != other.token:
+            return f"it drew {own}, not {other}"
+        if abs(own.logprob - other.logprob) > _TOLERANCE:
+            return f"its logprob of {own.token} is {own.logprob}, not {other.logprob}"
+    return None

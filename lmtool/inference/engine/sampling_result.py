@@ -126,27 +126,27 @@ class SampledRows:
         results = self.results
         if isinstance(results, Tensor):
             results = list(_RESULT.iter_unpack(results.numpy().tobytes()))
-        made, found = SampledToken._make, []
+        make_token, tokens = SampledToken._make, []
         for (token, logprob, likeliest, highest), count in zip(results, self.top_counts, strict=True):
             top: tuple[tuple[int, float], ...] | None = None
             if count == 1:
                 top = ((likeliest, highest),) if likeliest == token else ((likeliest, highest), (token, logprob))
             elif count is not None:
                 top = ((token, logprob),)  # where there are more, they follow
-            found.append(None if math.isnan(logprob) else made((token, logprob, top)))
-        self._list_alternatives(found)
-        for counted, one in zip(self.counts, found, strict=False):
+            tokens.append(None if math.isnan(logprob) else make_token((token, logprob, top)))
+        self._list_alternatives(tokens)
+        for counted, one in zip(self.counts, tokens, strict=False):
             if counted is not None and one is not None:
                 counts, index = counted
                 counts.note_read(index, one.token)
-        return found
+        return tokens
 
-    def _list_alternatives(self, found: list[SampledToken | None]) -> None:
+    def _list_alternatives(self, tokens: list[SampledToken | None]) -> None:
         """Give each token that has other alternatives than the likeliest id its own."""
         for own in self.tops:
             for at, top in own.read([self.top_counts[at] for at in self.members]):
-                if (one := found[self.members[at]]) is not None:
-                    found[self.members[at]] = one._replace(top_logprobs=_with_chosen(top, one.token, one.logprob))
+                if (one := tokens[self.members[at]]) is not None:
+                    tokens[self.members[at]] = one._replace(top_logprobs=_with_chosen(top, one.token, one.logprob))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +250,9 @@ def _alternatives(
     logits: Tensor, places: list[int], normaliser: Tensor, top_counts: Sequence[int | None]
 ) -> Iterator[TopTokens]:
     """The k most likely ids of each row, rows of one bucket together."""
-    vocabulary, asked = logits.shape[-1], {count for count in top_counts if count}
+    vocabulary, requested = logits.shape[-1], {count for count in top_counts if count}
     for low, high in zip((0, *_TOP_BUCKETS), (*_TOP_BUCKETS, vocabulary), strict=True):
-        if not any(low < count <= high for count in asked):
+        if not any(low < count <= high for count in requested):
             continue
         members = [i for i, k in enumerate(top_counts) if k is not None and low < k <= high]
         values, ids = _top(select_rows(logits, [places[i] for i in members]), min(high, vocabulary))

@@ -91,8 +91,8 @@ def with_cache(model: CheckedModel, config: EngineConfig) -> RunnableModel:
         tolerance = QUANTIZED["fp8" if config.quantize else "fp8 keys and values"]
         check_runner(runner, f"{model.name} with --kv-cache-dtype fp8", model.reference, tolerance)
     context = min(info.context_length, blocks * BLOCK_TOKENS + 1)
-    shown = replace(info, context_length=context, dtype=config.quantize or info.dtype)
-    return RunnableModel(runner, blocks, shown, model.contents)
+    served = replace(info, context_length=context, dtype=config.quantize or info.dtype)
+    return RunnableModel(runner, blocks, served, model.contents)
 
 
 def _cache_scales(model: CheckedModel) -> list[Tensor]:

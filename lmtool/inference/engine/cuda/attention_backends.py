@@ -202,9 +202,9 @@ def _fastest_tiles(
             scaling=params.scaling, softcap=params.softcap, scales=scales, tiles=tiles,
         )  # fmt: skip
 
-    found = fastest(choices, run, query.device)
-    _logger.info("decode attention of %d x %d heads: %s", *query.shape[1:], found)
-    return found
+    tiles = fastest(choices, run, query.device)
+    _logger.info("decode attention of %d x %d heads: %s", *query.shape[1:], tiles)
+    return tiles
 
 
 def triton_prefill() -> PrefillAttention:

@@ -156,10 +156,10 @@ def _config(file: GgufFile) -> dict[str, Any]:
 
 
 def _size(file: GgufFile, key: str, default: int | None = None, *, fewest: int = 1, most: int = _MOST) -> int:
-    found = file.whole(f"{file.architecture}.{key}")
-    size = default if found is None else found
+    value = file.whole(f"{file.architecture}.{key}")
+    size = default if value is None else value
     if size is None or not fewest <= size <= most:
-        raise file.fault(f"its {file.architecture}.{key} is {found}; expected a number from {fewest} to {most}")
+        raise file.fault(f"its {file.architecture}.{key} is {value}; expected a number from {fewest} to {most}")
     return size
 
 
@@ -345,18 +345,18 @@ def stored_tensors(file: GgufFile, model: GgufModel) -> dict[str, StoredTensor]:
     unknown = sorted(set(file.tensors) - names.keys() - _IGNORED)
     if unknown:
         raise refusal(file, f"it has tensors that its architecture does not: {_few(unknown)}")
-    found = {names[own]: _checked(file, own, entry) for own, entry in file.tensors.items() if own not in _IGNORED}
-    missing = sorted(own for own, name in names.items() if name not in found and not own.endswith(".bias"))
+    tensors = {names[own]: _checked(file, own, entry) for own, entry in file.tensors.items() if own not in _IGNORED}
+    missing = sorted(own for own, name in names.items() if name not in tensors and not own.endswith(".bias"))
     if missing:
         raise ModelLoadError(f"{file.path} lacks tensors: {_few(missing)}", "download the file again, or copy it whole")
-    for name, stored in found.items():
+    for name, stored in tensors.items():
         part, _, kind = name.rpartition(".")
         expected = shapes[part.split(".", 3)[-1] if part.startswith("model.layers.") else part]
         if stored.shape != (expected if kind == "weight" else expected[:1]):
             raise file.fault(f"its {name} is {list(stored.shape)}, and its metadata says {list(expected)}")
-    if not model.decoder.accepts(found):
+    if not model.decoder.accepts(tensors):
         raise refusal(file, "it has biases where its architecture has none")
-    return found
+    return tensors
 
 
 def _names(model: GgufModel) -> dict[str, str]:

@@ -147,14 +147,14 @@ def _sentencepiece(file: GgufFile, tokens: list[str], kinds: list[int]) -> Token
 def _merges(vocabulary: dict[str, int], scores: list[float], kinds: list[int]) -> list[tuple[str, str]]:
     """All pairs of tokens that make a third, the best first."""
     mergeable = {token for token, number in vocabulary.items() if kinds[number] in (_NORMAL, _USER_DEFINED)}
-    found = [
+    candidates = [
         (-scores[vocabulary[token]], vocabulary[token], token[:at], token[at:])
         for token in mergeable
         for at in range(1, len(token))
         if token[:at] in mergeable and token[at:] in mergeable
     ]
-    found.sort(key=lambda pair: (pair[0], pair[1], -len(pair[2])))
-    return [(left, right) for *_, left, right in found]
+    candidates.sort(key=lambda pair: (pair[0], pair[1], -len(pair[2])))
+    return [(left, right) for *_, left, right in candidates]
 
 
 def _frame(tokenizer: Tokenizer, file: GgufFile, named: dict[str, str], *, bos: bool) -> None:
@@ -171,19 +171,19 @@ def _frame(tokenizer: Tokenizer, file: GgufFile, named: dict[str, str], *, bos: 
 
 
 def _texts(file: GgufFile, key: str) -> list[str]:
-    found = file.metadata.get(f"tokenizer.ggml.{key}")
-    if found is None:
+    value = file.metadata.get(f"tokenizer.ggml.{key}")
+    if value is None:
         raise _unknown(file, f"it has no tokenizer.ggml.{key}")
-    texts = [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
-    if not isinstance(found, list) or len(texts) != len(found):
+    texts = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    if not isinstance(value, list) or len(texts) != len(value):
         raise file.fault(f"its tokenizer.ggml.{key} is not a list of texts")
     return texts
 
 
 def _kinds(file: GgufFile, count: int) -> list[int]:
     """Types of the tokens; all are normal where the file does not say."""
-    found = file.metadata.get("tokenizer.ggml.token_type", [_NORMAL] * count)
-    kinds = [one for one in found if type(one) is int] if isinstance(found, list) else []
+    values = file.metadata.get("tokenizer.ggml.token_type", [_NORMAL] * count)
+    kinds = [one for one in values if type(one) is int] if isinstance(values, list) else []
     if len(kinds) != count:
         raise file.fault("its tokenizer.ggml.token_type does not belong to its tokens")
     return kinds

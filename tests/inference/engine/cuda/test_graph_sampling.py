@@ -53,7 +53,7 @@ def _small(monkeypatch):
 @pytest.fixture
 def by_kernels(monkeypatch, device):
     """All that is sampled behind a pass is sampled by kernels, on a CPU too."""
-    monkeypatch.setattr("lmtool.inference.engine.cuda.sampling.kernels_work", lambda *_: True)
+    monkeypatch.setattr("lmtool.inference.engine.sampler.kernels_work", lambda *_: True)
     by_kernel = sampler.prepare_gpu.__wrapped__(device, VOCABULARY, torch.float32)
     monkeypatch.setattr(sampler, "_gpu_sampler", lambda _: by_kernel)
 

@@ -32,9 +32,6 @@ def test_alone_and_in_a_crowd(device):
     assert all(torch.equal(logsumexp(logits[row : row + 1])[0], whole[row]) for row in range(9))
 
 
-pytestmark_forbid = pytest.mark.cuda
-
-
 @pytest.mark.parametrize("vocabulary", [1, 31, 32, 33, 1000, 1025])
 def test_bits(device, vocabulary):
     """An id whose bit is 0 becomes -inf in its row; all else stays, bit 31 (the sign) included."""
