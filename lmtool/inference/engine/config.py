@@ -105,9 +105,9 @@ class EngineConfig:
     revision: str | None = option(None, "Branch, tag or commit of a hub model.", "Models", metavar="NAME")
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a number that makes no sense, or for a word that is not known.
+        """Raises `UsageError` for a number out of range, or for an unknown word.
 
-        Whether a device is there is known where torch is: see `weights.find_device`.
+        The presence of a device is checked where torch is imported: see `weights.find_device`.
         """
         check_options(self)
         if re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", self.device) is None:

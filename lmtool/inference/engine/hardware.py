@@ -5,8 +5,8 @@ Measured with 100 M weights, decoded tokens per CPU-second for 1, 8 and 32 strea
 | | float32 | bfloat16 |
 |---|---|---|
 | C kernels (Llama) | 75 / 419 / 698 | 135 / 731 / 1,163 |
-| `llama_forward`, oneDNN (Llama without a C compiler) | 58 / 309 / 453 | 89 / 492 / 722 |
-| `llama_forward`, torch's `linear` (no packed layout either) | 13 / 110 / 185 | 39 / 314 / 516 |
+| `LlamaForward`, oneDNN (Llama without a C compiler) | 58 / 309 / 453 | 89 / 492 / 722 |
+| `LlamaForward`, torch's `linear` (no packed layout either) | 13 / 110 / 185 | 39 / 314 / 516 |
 | transformers' modules, oneDNN (Gemma 2) | 40 / 257 / 310 | 62 / 376 / 492 |
 
 So where the processor multiplies bfloat16, that is the faster dtype in every row, and the C kernels are the fastest in

@@ -194,7 +194,7 @@ def _shards(index: Path, listed: Mapping[str, Any]) -> list[Path]:
     absent = [file.name for file in files if not file.exists()]
     if absent:
         raise ModelLoadError(
-            f"{len(absent)} of the {len(files)} files with weights are missing in {index.parent}: {_few(absent)}",
+            f"{len(absent)} of the {len(files)} files with weights are missing in {index.parent}: {few(absent)}",
             _AGAIN,
         )
     return files
@@ -241,8 +241,9 @@ def _described(file: Path, header: bytes) -> tuple[int, WeightSizes]:
 
 def _listing(folder: Path) -> str:
     names = sorted(path.name for path in folder.iterdir())
-    return f"it holds: {_few(names, 8)}" if names else "it is empty"
+    return f"it holds: {few(names, 8)}" if names else "it is empty"
 
 
-def _few(names: list[str], most: int = 3) -> str:
+def few(names: list[str], most: int = 3) -> str:
+    """The first names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

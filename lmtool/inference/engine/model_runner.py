@@ -314,7 +314,7 @@ class ModelRunner:
 
     @property
     def samples_ahead(self) -> bool:
-        """True if it is a `run_ahead.AheadSampler`, any of whose passes samples."""
+        """True if it is a `step.AheadSampler`, any of whose passes samples."""
         return False
 
     def run(self, plan: Plan) -> Tensor:

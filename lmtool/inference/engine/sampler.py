@@ -184,7 +184,7 @@ def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) ->
     barred = {at: own[at].barred for at in special if own[at].target is None}
     samples = sample_packed(logits, packed, {} if whole else dict(enumerate(simple)), _uniforms(own), barred)
     top_counts, tops = [row.top_logprobs for row in own], []
-    listed = [at for at in special if _lists(own[at])]
+    listed = [at for at in special if own[at].lists]
     if listed:
         places, normaliser = [simple[at] for at in listed], select_rows(samples.normaliser, listed)
         top_counts, tops = _top_counts(own), _listed(own, listed, logits, places, normaliser)
@@ -202,20 +202,15 @@ def _uniforms(rows: Sequence[Row]) -> dict[int, float]:
 
 def _pack(row: Row) -> bytes:
     """Note what the C kernel reads of a row, and whether it needs more than that."""
-    lists, params = _lists(row), row.params
-    row.special = lists or row.bias is not None or bool(row.barred)
+    params = row.params
+    row.special = row.lists or row.bias is not None or bool(row.barred)
     if row.target is not None:
         row.packed = pack(KernelRow(-1, row.target))
     else:
         cuts = params.top_k, params.top_p, params.min_p
         row.random = params.temperature > 0
-        row.packed = pack(KernelRow(-1, None, params.temperature, 0.0, row.allowed, (), lists, *cuts))
+        row.packed = pack(KernelRow(-1, None, params.temperature, 0.0, row.allowed, (), row.lists, *cuts))
     return row.packed
-
-
-def _lists(row: Row) -> bool:
-    """True if the row asks for other alternatives than the likeliest id."""
-    return row.top_logprobs is not None and (row.top_logprobs > 1 or bool(row.logprob_ids))
 
 
 def _sample_by_stages(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[RowLogprobs]:

@@ -83,7 +83,7 @@ class Row:
     processors: Processors | None = None
     """The stream's own, see `lmtool.logits_processors`; what fails is in their `error`."""
     allowed: Tensor | None = None
-    """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `masks`."""
+    """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `step`."""
     logprob_ids: Sequence[int] = ()
     """The alternatives to give, in place of the most likely ids."""
     state: RowState | None = None
@@ -105,6 +105,11 @@ class Row:
     def truncates(self) -> bool:
         """True if top-k, top-p or min-p may leave tokens out."""
         return self.params.top_k > 0 or self.params.top_p < 1 or self.params.min_p > 0
+
+    @property
+    def lists(self) -> bool:
+        """True if other alternatives than the likeliest id are requested."""
+        return self.top_logprobs is not None and (self.top_logprobs > 1 or bool(self.logprob_ids))
 
 
 _MANY = 16

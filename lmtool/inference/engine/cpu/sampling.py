@@ -49,7 +49,7 @@ class KernelRow(NamedTuple):
     uniform: float = 0.0
     """In [0, 1): how far into the cumulative sum of probabilities."""
     allowed: Tensor | None = None
-    """[ceil(V / 32)] int32, the ids that may be sampled, see `masks`."""
+    """[ceil(V / 32)] int32, the ids that may be sampled, see `step`."""
     barred: Collection[int] = ()
     """Ids, each once, that may not be sampled; they count in the normaliser."""
     mask_logits: bool = False

@@ -109,7 +109,7 @@ def _sample_part(logits: Tensor, rows: Sequence[Row], members: list[int], *, cut
     states = device_rows(own, logits.shape[1], logits.device)
     table, masks = _upload(logits, own, members, states)
     samples = kernels.sample_rows(logits, table, masks, cuts=cuts)
-    listed = [at for at, row in enumerate(own) if lists(row)]
+    listed = [at for at, row in enumerate(own) if row.lists]
     logprobs = None
     if listed:
         places = to_device(listed, torch.int64, logits.device)
@@ -123,11 +123,6 @@ def _sample_part(logits: Tensor, rows: Sequence[Row], members: list[int], *, cut
 def has_cut(row: Row) -> bool:
     """True if top-k, top-p or min-p may leave out tokens that would be drawn."""
     return row.target is None and row.params.temperature > 0 and row.truncates
-
-
-def lists(row: Row) -> bool:
-    """True if the row has other alternatives than the likeliest id."""
-    return row.top_logprobs is not None and (row.top_logprobs > 1 or bool(row.logprob_ids))
 
 
 def device_rows(rows: Sequence[Row], vocabulary: int, device: torch.device) -> list[DeviceRow | None]:
@@ -325,7 +320,7 @@ class GraphSampling:
 
 
 def _is_simple(row: Row) -> bool:
-    return row.target is None and row.allowed is None and row.processors is None and not lists(row)
+    return row.target is None and row.allowed is None and row.processors is None and not row.lists
 
 
 def _is_counted(row: Row) -> bool:

@@ -31,6 +31,7 @@ from lmtool.inference.engine.fingerprint import contents_digest
 from lmtool.inference.engine.gguf.header import read_header
 from lmtool.inference.engine.hardware import choose_dtype, kernel_dtype, this_machine
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
+from lmtool.inference.engine.model_folder import few
 from lmtool.inference.engine.model_runner import RunnableModel
 from lmtool.inference.engine.weights import GGUF, display_name, load_errors
 
@@ -344,11 +345,11 @@ def stored_tensors(file: GgufFile, model: GgufModel) -> dict[str, StoredTensor]:
     names = _names(model)
     unknown = sorted(set(file.tensors) - names.keys() - _IGNORED)
     if unknown:
-        raise refusal(file, f"it has tensors that its architecture does not: {_few(unknown)}")
+        raise refusal(file, f"it has tensors that its architecture does not: {few(unknown)}")
     tensors = {names[own]: _checked(file, own, entry) for own, entry in file.tensors.items() if own not in _IGNORED}
     missing = sorted(own for own, name in names.items() if name not in tensors and not own.endswith(".bias"))
     if missing:
-        raise ModelLoadError(f"{file.path} lacks tensors: {_few(missing)}", "download the file again, or copy it whole")
+        raise ModelLoadError(f"{file.path} lacks tensors: {few(missing)}", "download the file again, or copy it whole")
     for name, stored in tensors.items():
         part, _, kind = name.rpartition(".")
         expected = shapes[part.split(".", 3)[-1] if part.startswith("model.layers.") else part]
@@ -436,10 +437,6 @@ def converted(raw: Tensor, stored: StoredTensor, dtype: torch.dtype) -> Tensor:
 def _unpermuted(rows: Tensor, heads: int) -> Tensor:
     """Rows in transformers' order: llama.cpp puts those of a head that rotate together side by side."""
     return rows.view(heads, len(rows) // heads // 2, 2, -1).transpose(1, 2).reshape(rows.shape)
-
-
-def _few(names: list[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 _FORMATS = {"Q4_0": "int4", "Q8_0": "int8"}
@@ -552,7 +549,7 @@ def held_formats(weights: GgufWeights, stored: torch.dtype) -> str:
 def gguf_modules(
     name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
 ) -> PreTrainedModel:
-    """The model of a file as transformers' modules on `device`, all weights in one dtype, as `weights.load_model` does.
+    """The model of a file as transformers' modules on `device`, all weights in one dtype, like `checkpoint.load_model`.
 
     Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
     """
