@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub.utils.tqdm import tqdm as HubBar  # noqa: N812  # a class, whatever its name
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, __version__
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    __version__,
+    modeling_utils,
+)
 from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import logging as transformers_logging
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -213,7 +220,7 @@ def loading_onto(device: torch.device) -> Iterator[None]:
     The same through `device_map` would also allocate all memory at once and free it again, which leaves one segment
     that torch can give back only when all weights in it are gone.
     """
-    from transformers import core_model_loading, modeling_utils  # here, where a transformers without them is no error
+    from transformers import core_model_loading  # `_read` loads through the host where this transformers has none
 
     with contextlib.ExitStack() as restore:
         for owner, name in ((modeling_utils, _CONVERT), (PreTrainedModel, _FINISH)):
@@ -245,8 +252,6 @@ def _with_device(function: Callable[..., Any], device: torch.device, *arguments:
 
 def _mapped(value: Any, device: torch.device) -> Any:  # noqa: ANN401  # see above
     """The settings of a load with everything on one device; any other value as it is."""
-    from transformers import modeling_utils
-
     known = getattr(modeling_utils, "LoadStateDictConfig", None)
     if known is None or not isinstance(value, known) or value.hf_quantizer is not None:
         return value
