@@ -14,7 +14,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "lmtool"
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p.name not in {"__init__.py", "__main__.py"})
 
-LONG_FILES: dict[str, str] = {}
+LONG_FILES = {
+    "inference/engine/cuda/graphs.py": "CUDA graphs of steps: their sizes, records and replays share one state",
+    "inference/engine/cuda/kernels/sampling.py": "one Triton program that samples, and its parts",
+    "inference/engine/gguf/loader.py": "a GGUF file: configuration, tokenizer and weights of one format",
+    "inference/engine/model_manager.py": "models in memory: slots, budget and transitions change together",
+    "inference/text/text_model.py": "text in, text out: requests are prepared and followed in one place",
+    "trace/comparison.py": "two answers compared: tokens, texts and HTTP bodies",
+    "trace/page.py": "the HTML page of a trace with its picture",
+}
 """Files of 500 to 800 lines, and why."""
 
 

@@ -19,7 +19,7 @@ READERS = {
     "protocol/http/server.py": "the same",
     "serving/console.py": "a line of the log has the time of day",
     "inference/text/chat_template.py": "chat templates may ask for the date",
-    "trace/record_session.py": "a trace says when it was recorded, and its file is named after that",
+    "trace/recorder.py": "a trace says when it was recorded, and its file is named after that",
     "terminal/tui/actions/exports.py": "an export is named after its time",
     "terminal/tui/app.py": "there is one tip a day",
     "terminal/tui/sources/event_pipeline.py": "a trace says when it was recorded",

@@ -227,8 +227,7 @@ def _tokenizer_or_none(source: str, result: Callable[[], TextTokenizer]) -> Text
 def models_of(config: ServiceConfig, loader: Loader) -> Models:
     """Models of a server, none loaded yet: in this process, or those of its workers."""
     from lmtool.gateway.balance.balancer import Balancer
-    from lmtool.inference.engine.model_budget import ModelBudget
-    from lmtool.inference.engine.model_manager import ModelManager
+    from lmtool.inference.engine.model_manager import ModelBudget, ModelManager
 
     if config.workers:
         expected = () if config.balances else config.models.entries()

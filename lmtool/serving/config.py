@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lmtool.gateway.pools.config import GatewayConfig
-    from lmtool.inference.engine.model_slot import ServedModel
+    from lmtool.inference.engine.model_manager import ServedModel
     from lmtool.serving.certificate import Certificate
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")

@@ -17,7 +17,7 @@ from lmtool.serving.hub_cache import HUB, cached_snapshot, is_hub_name, weight_f
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.inference.engine.model_slot import ServedModel
+    from lmtool.inference.engine.model_manager import ServedModel
 
 AUTO = "auto"
 """Instead of a model's name: load any model that a client names."""
@@ -60,7 +60,7 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
 
 
 def _named(source: str, aliases: Sequence[str], *own: str) -> ServedModel:
-    from lmtool.inference.engine.model_slot import ServedModel
+    from lmtool.inference.engine.model_manager import ServedModel
 
     for name in (*aliases, *own):
         if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
@@ -150,7 +150,7 @@ class OnDemand:
         cache is loaded from there without downloads. All other names, and all names with a key that may not load
         models, get the same error.
         """
-        from lmtool.inference.engine.model_slot import ServedModel
+        from lmtool.inference.engine.model_manager import ServedModel
 
         if name == EMBEDDED_NAME and is_admin():
             return served(name)

@@ -244,7 +244,7 @@ def test_a_load_that_fails_ends_the_server(lmtool: Run, tmp_path: Path) -> None:
         assert done.returncode == 8
         assert " listen " in done.stdout
         assert "ready" not in done.stdout
-        assert f"nothing was recorded into {record}\nerror: {weights} is cut off" in done.stderr
+        assert f"nothing was recorded into {record}\nerror: {weights} is truncated" in done.stderr
         assert "download the model again" in done.stderr
         assert "Traceback" not in done.stderr
         assert not record.exists()

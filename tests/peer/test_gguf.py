@@ -17,8 +17,7 @@ import torch
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.gguf.loader import load_gguf
 from lmtool.inference.engine.gguf.tokenizer import read_tokenizer
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from tests.inference.engine.cpu.test_accuracy import TEXT
 
 pytestmark = pytest.mark.peer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lmtool.inference.engine import device_loss
+from lmtool.inference.engine import device
 from lmtool.inference.engine.model_runner import ModelRunner
 
 DEADLY = 300
@@ -20,7 +20,7 @@ def lose_device() -> None:
         return run(self, plan)
 
     setattr(ModelRunner, "run", failing)  # noqa: B010  # what it is would be checked else
-    setattr(device_loss, "is_lost", lambda *_: True)  # noqa: B010
+    setattr(device, "is_lost", lambda *_: True)  # noqa: B010
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from lmtool.core.streams import error_of, stream
 from lmtool.core.types import GenerateRequest, SamplingParams
 from lmtool.gateway.balance.balancer import Balancer
 from lmtool.gateway.pools.config_reader import parse
-from lmtool.inference.engine import device_loss
+from lmtool.inference.engine import device
 from lmtool.inference.engine.model_runner import ModelRunner
 from lmtool.protocol.lmtp.client import LmtpClient
 from lmtool.serving.config import ModelsConfig, PoolsConfig, ServiceConfig
@@ -177,7 +177,7 @@ async def test_a_lost_device_fails_the_server(monkeypatch: pytest.MonkeyPatch) -
     async with running(ServiceConfig(ModelsConfig(MODEL))) as (service, url):
         ended = asyncio.create_task(service.ended())
         await asyncio.sleep(0)
-        monkeypatch.setattr(device_loss, "is_lost", lambda *_: True)
+        monkeypatch.setattr(device, "is_lost", lambda *_: True)
         monkeypatch.setattr(ModelRunner, "run", _gone)
         assert await lmtp(url) == (ConnectError.code, True)
         async with asyncio.timeout(PATIENCE):

@@ -9,8 +9,7 @@ import pytest
 
 from lmtool.core.errors import ModelLoadError
 from lmtool.core.types import LoadProgress
-from lmtool.inference.engine.model_budget import ModelBudget
-from lmtool.inference.engine.model_manager import ModelManager
+from lmtool.inference.engine.model_manager import ModelBudget, ModelManager
 from lmtool.serving.service import JointProgress, load_together
 from tests.inference.engine.shelf import Shelf, named, until
 

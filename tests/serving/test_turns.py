@@ -15,8 +15,7 @@ from lmtool.api import session
 from lmtool.core.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
 from lmtool.gateway.pools.config_reader import parse
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.plan import Plan
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence
 from lmtool.protocol.evergreen.client import Session
 from lmtool.protocol.evergreen.messages import ChunkMetadata
 from lmtool.protocol.lmtp.client import LmtpClient

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from lmtool.inference.engine.config import EngineConfig
     from lmtool.inference.engine.model_runner import ModelRunner
-    from lmtool.inference.engine.plan import Plan
-    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.plan import Plan, Sequence
 
 OPTIONS = {"n_gpu_layers": (-(2.0**31), 2.0**31)}
 """Range of each option."""

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from lmtool.inference.engine.attention import BlockAttention
-    from lmtool.inference.engine.batch import Batch
     from lmtool.inference.engine.config import EngineConfig
+    from lmtool.inference.engine.model_runner import Batch, BlockAttention
 
 _MAX = 2**40
 OPTIONS = {

@@ -74,7 +74,7 @@ class PackedLinear(nn.Module):
 
 
 def packing_pays(shapes: Sequence[tuple[int, int]], dtype: torch.dtype) -> bool:
-    """Whether to pack layers of these shapes (out, in): large enough for speed, or plain ones not invariant.
+    """True if to pack layers of these shapes (out, in): large enough for speed, or plain ones not invariant.
 
     False where packing does not work here.
     """
@@ -87,7 +87,7 @@ def packing_pays(shapes: Sequence[tuple[int, int]], dtype: torch.dtype) -> bool:
 
 
 def is_row_invariant(product: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype, fewest: int = 16) -> bool:
-    """Whether a row's product [.., size] to [.., out] has the same bits in batches of `fewest` to 256 rows."""
+    """True if a row's product [.., size] to [.., out] has the same bits in batches of `fewest` to 256 rows."""
     inputs = torch.randn(256, size, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(dtype)
     whole = product(inputs)
     few = range(fewest, _ROWS[0])
@@ -103,7 +103,7 @@ def _plain(out: int, size: int, dtype: torch.dtype) -> nn.Linear:
 
 @functools.cache
 def packing_works(dtype: torch.dtype) -> bool:
-    """Whether the private operators exist in this torch, give the right numbers here, and the same in any batch.
+    """True if the private operators exist in this torch, give the right numbers here, and the same in any batch.
 
     The last does not hold for bfloat16 on processors with AMX: oneDNN 3.10 picks its kernel by the number of rows.
     """
@@ -125,7 +125,7 @@ def packing_works(dtype: torch.dtype) -> bool:
 
 
 def warn_if_variant(dtype: torch.dtype) -> bool:
-    """Whether plain products of this dtype depend on the batch, so that streams may as well; that is logged."""
+    """True if plain products of this dtype depend on the batch, so that streams may as well; that is logged."""
     varies = not all(is_row_invariant(_plain(out, size, dtype), size, dtype) for out, size in _PROBED_SHAPES)
     if varies:
         _logger.warning(
@@ -137,7 +137,7 @@ def warn_if_variant(dtype: torch.dtype) -> bool:
 
 
 def product_name(min_rows: int) -> str:
-    """What computes products padded to `min_rows` rows, for `ModelInfo.kernels`."""
+    """Name of the library that computes products padded to `min_rows` rows, for `ModelInfo.kernels`."""
     return "oneDNN" if min_rows == PACKED_MIN_ROWS else "torch"
 
 
@@ -164,7 +164,7 @@ def prepare_linears(model: nn.Module, device: torch.device) -> int:
 
 
 def has_uneven_layers(model: nn.Module, min_rows: int) -> bool:
-    """Whether a model has products beside those of its linear layers, whose number of rows nothing pads.
+    """True if a model has products beside those of its linear layers, whose number of rows nothing pads.
 
     A mixture of experts gives each expert as many rows as the whole batch sends there. min_rows: of a forward pass.
     """

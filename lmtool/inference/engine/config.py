@@ -1,4 +1,4 @@
-"""How the engine runs a model: one field a choice, each with its unit and its default."""
+"""Settings of the engine, each with its unit and its default."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ class EngineConfig:
     kv_cache_bytes: int | None = option(
         None, "Memory for keys and values.", PANEL, metavar="BYTES", minimum=1, maximum=1 << 48
     )
-    """Of all streams. None: what `max_streams` full contexts need, within free memory; on a CPU at most 32."""
+    """For all streams. None: what `max_streams` full contexts need, within free memory; on a CPU at most 32."""
     trust_remote_code: bool = option(False, "Run Python code that a model brings along.", "Models")
     revision: str | None = option(None, "Branch, tag or commit of a hub model.", "Models", metavar="NAME")
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a number that makes no sense, or for a word that is not known.
+        """Raises `UsageError` for a number out of range, or for an unknown word.
 
-        Whether a device is there is known where torch is: see `weights.find_device`.
+        The presence of a device is checked where torch is imported: see `weights.find_device`.
         """
         check_options(self)
         if re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", self.device) is None:

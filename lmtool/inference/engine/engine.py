@@ -15,20 +15,16 @@ from lmtool.core.errors import LmtoolError, OverloadedError, ServerError
 from lmtool.core.interfaces import QueuePlace
 from lmtool.core.model_usage import ModelUsage
 from lmtool.core.streams import refuse
-from lmtool.inference.engine.admission import StreamFactory
-from lmtool.inference.engine.device_loss import raise_if_lost, step_error
-from lmtool.inference.engine.device_memory import release
-from lmtool.inference.engine.engine_thread import EngineThread, Outbox, signal, stopped_error
-from lmtool.inference.engine.idle_memory import IdleMemory
-from lmtool.inference.engine.masks import MaskFiller
+from lmtool.inference.engine.device import raise_if_lost, release, step_error
+from lmtool.inference.engine.engine_thread import EngineThread, IdleMemory, Outbox, signal, stopped_error
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.inference.engine.queue_estimate import QueueEstimate
 from lmtool.inference.engine.request_checks import clamp_logprobs
-from lmtool.inference.engine.run_ahead import RunAheadStep, SampledStep, run_ahead, sample_step
 from lmtool.inference.engine.sampling_result import SampledToken, SamplingResult
 from lmtool.inference.engine.scheduler import Scheduler
 from lmtool.inference.engine.speculation import StepCost
-from lmtool.inference.engine.stream import Handle
+from lmtool.inference.engine.step import MaskFiller, RunAheadStep, SampledStep, run_ahead, sample_step
+from lmtool.inference.engine.stream import Handle, StreamFactory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +89,7 @@ class Engine:
 
     @property
     def usage_now(self) -> ModelUsage:
-        """What it does and holds, see `model_usage.Measured`."""
+        """Current usage, see `model_usage.Measured`."""
         size = None if self._runner is None else self._runner.block_bytes
         held = () if size is None else (count * size for count in self._scheduler.blocks)
         return ModelUsage(self._scheduler.running, self._scheduler.waiting, *held)
@@ -176,7 +172,7 @@ class Engine:
         return busy
 
     def _carry_out(self, stream: Stream, command: Callable[..., None], *arguments: object) -> None:
-        """What fails here, outside a step, ends this stream alone."""
+        """Run a command; an error here, outside a step, ends this stream alone."""
         try:
             command(stream, *arguments)
         except BaseException as bug:  # a panic of a library in Rust is no `Exception`
@@ -194,7 +190,7 @@ class Engine:
     def _step(self) -> bool:
         """Compute a step and put its outputs out; False when there was nothing to compute.
 
-        The pass of the step behind it is begun in between, where that can be: a GPU is computing it while this step's
+        The pass of the step after it is begun in between, where that can be: a GPU is computing it while this step's
         outcome is read, recorded and sent.
         """
         ahead = None if self._next_step is None else self._next_step.still_valid()
@@ -247,7 +243,7 @@ class Engine:
         return sample_step(plan, streams, runner.run(plan) if outcome is None else outcome, masks())
 
     def _run_ahead(self, runner: ModelRunner, step: SampledStep) -> RunAheadStep | None:
-        """Begin the step behind one whose outcome is not read yet, where it is known and no command could change it."""
+        """Begin the step after one whose outcome is not read yet, where it is known and no command could change it."""
         if not self._step_ahead or self._thread.interrupted or len(step.counts) > runner.max_ahead_rows:
             return None
         plan = self._scheduler.plan_ahead(step.plan)
@@ -306,7 +302,7 @@ class Engine:
             stream.sequence.awaiting_constraint = False
 
     def _resume(self, stream: Stream) -> None:
-        """Queue a constrained stream that goes on, its constraint advanced over what it has, or end it."""
+        """Queue a constrained stream that continues, its constraint advanced over what it has, or end it."""
         problem = stream.advance_over_generated()
         if problem is not None:
             self._fail([stream], problem)

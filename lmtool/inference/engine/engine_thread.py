@@ -1,4 +1,4 @@
-"""The thread that an engine works in: commands from other threads in, a step's outputs out to the event loops."""
+"""The engine's thread: runs commands and steps, delivers outputs to event loops, frees memory while idle."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
@@ -13,12 +15,16 @@ import torch
 from lmtool.core.errors import LmtoolError, ServerError
 from lmtool.core.interfaces import Sink
 from lmtool.core.types import TokenOutput
-from lmtool.inference.engine.device_loss import step_error
-from lmtool.inference.engine.device_transfer import arrival
+from lmtool.inference.engine.device import arrival, step_error
+from lmtool.net.subprocesses.resources import release_memory
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
+
+    from lmtool.inference.engine.kv_cache import KVCache
+    from lmtool.inference.engine.scheduler import Scheduler
+
 
 _logger = logging.getLogger(__name__)
 
@@ -30,7 +36,7 @@ class Rest(NamedTuple):
     """Work for a time without steps."""
 
     seconds: float
-    """How long the thread must have had nothing to do, since the work before this one."""
+    """Idle time before this work starts, counted from the end of the work before it."""
     work: Callable[[Callable[[], bool]], None]
     """Is given what tells whether the thread is interrupted, and ends soon then."""
 
@@ -83,7 +89,7 @@ class EngineThread:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a command waits, or the thread is to end."""
+        """True if a command waits, or the thread is to end."""
         return bool(self._commands) or self._closing
 
     def close(self) -> None:
@@ -145,7 +151,7 @@ class EngineThread:
 
 
 def stopped_error() -> LmtoolError:
-    """Why streams end with the engine."""
+    """Error of streams that end with the engine."""
     return ServerError("the server stopped before the stream's end", "connect again later")
 
 
@@ -190,3 +196,34 @@ def signal(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
     """Set an event of a loop from any thread, unless the loop is closed."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(done.set)
+
+
+REST_SECONDS = 5.0
+"""Without a step, after which memory that no stream needs goes, all but that of the last prompts."""
+LONG_REST_SECONDS = 600.0
+"""Further seconds, after which that goes too."""
+KEPT_CONTEXTS = 8
+"""Number of full contexts of keys and values kept in between, for prompts that begin like the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleMemory:
+    """Keys and values of streams that have ended, and what the C library keeps."""
+
+    scheduler: Scheduler
+    cache: KVCache
+    context_blocks: int
+    """Blocks of a full context."""
+
+    def rests(self) -> Sequence[Rest]:
+        """Work of an engine's thread while it is idle."""
+        some = partial(self._give_back, KEPT_CONTEXTS * self.context_blocks)
+        return Rest(REST_SECONDS, some), Rest(LONG_REST_SECONDS, partial(self._give_back, 0))
+
+    def _give_back(self, keep_blocks: int, interrupted: Callable[[], bool]) -> None:
+        """Keep at most so many blocks for prompts that begin alike."""
+        for first, count in self.scheduler.forget(keep_blocks):
+            self.cache.give_back(first, count)
+            if interrupted():
+                return
+        release_memory()

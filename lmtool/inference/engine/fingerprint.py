@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from lmtool.inference.engine.config import EngineConfig
 
 _PIECE_BYTES = 1 << 26
-"""What one thread hashes at a time."""
+"""Bytes that one thread hashes at a time."""
 _COPIED_BYTES = 1 << 23
-"""What of it is copied from a GPU at a time."""
+"""Bytes of them that are copied from a GPU at a time."""
 _LIBRARIES = ("llguidance", "tokenizers")
 """Packages, beside those of `ModelInfo.versions`, whose versions may change a stream: its masks, its text."""
 
@@ -41,8 +41,8 @@ def contents_digest(config: Mapping[str, object], tensors: Iterable[tuple[str, T
     with ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="lmtool-fingerprint") as pool:
         digests = pool.map(_digest, [piece for _, piece in pieces])
         hashed = [(name, str(piece.dtype), digest) for (name, piece), digest in zip(pieces, digests, strict=True)]
-    shown = {name: value for name, value in config.items() if name not in {"_name_or_path", "transformers_version"}}
-    return fingerprint({"config": shown, "weights": sorted(hashed, key=lambda one: one[0])})
+    settings = {name: value for name, value in config.items() if name not in {"_name_or_path", "transformers_version"}}
+    return fingerprint({"config": settings, "weights": sorted(hashed, key=lambda one: one[0])})
 
 
 def _pieces(tensor: Tensor) -> list[Tensor]:
@@ -102,10 +102,10 @@ def _device(device: torch.device) -> str:
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions

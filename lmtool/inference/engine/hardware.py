@@ -1,12 +1,12 @@
-"""What this machine computes with, in words, and what follows for a model: its dtype, and what multiplies its weights.
+"""Hardware of this machine, and the choices that follow for a model: its dtype, and the kernels for its weights.
 
 Measured with 100 M weights, decoded tokens per CPU-second for 1, 8 and 32 streams (AMD Zen 5, one thread):
 
 | | float32 | bfloat16 |
 |---|---|---|
 | C kernels (Llama) | 75 / 419 / 698 | 135 / 731 / 1,163 |
-| `llama_forward`, oneDNN (Llama without a C compiler) | 58 / 309 / 453 | 89 / 492 / 722 |
-| `llama_forward`, torch's `linear` (no packed layout either) | 13 / 110 / 185 | 39 / 314 / 516 |
+| `LlamaForward`, oneDNN (Llama without a C compiler) | 58 / 309 / 453 | 89 / 492 / 722 |
+| `LlamaForward`, torch's `linear` (no packed layout either) | 13 / 110 / 185 | 39 / 314 / 516 |
 | transformers' modules, oneDNN (Gemma 2) | 40 / 257 / 310 | 62 / 376 / 492 |
 
 So where the processor multiplies bfloat16, that is the faster dtype in every row, and the C kernels are the fastest in
@@ -24,11 +24,11 @@ from lmtool.core.errors import ResourceError
 from lmtool.inference.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name
 from lmtool.inference.engine.cpu.library import Kernels, find_compiler, find_kernels, kernels
 from lmtool.inference.engine.cpu.products import INT4_DTYPE
-from lmtool.inference.engine.decoder_config import GPT2, LLAMA_FAMILY
+from lmtool.inference.engine.decoder import GPT2, LLAMA_FAMILY
 
 if TYPE_CHECKING:
     from lmtool.inference.engine.config import EngineConfig
-    from lmtool.inference.engine.decoder_config import DecoderConfig
+    from lmtool.inference.engine.decoder import DecoderConfig
 
 _SMALL = 50_000_000
 """Parameters below which a float32 checkpoint stays float32 on CPU under `--dtype auto`."""
@@ -36,18 +36,18 @@ _SMALL = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The hardware that a model runs on, as far as it matters."""
+    """The hardware that a model runs on, where it matters."""
 
     device: str
     """`cpu` or `cuda`."""
     bfloat16: bool
-    """Whether the processor multiplies bfloat16 matrices in hardware, a row with the same bits in any batch."""
+    """True if the processor multiplies bfloat16 matrices in hardware, a row with the same bits in any batch."""
     kernels: bool
-    """Whether the C kernels run, and are enabled."""
+    """True if the C kernels run, and are enabled."""
 
 
 def this_machine(device: torch.device) -> Machine:
-    """The hardware behind `device`; compiles the C kernels if that was not done before."""
+    """The hardware of `device`; compiles the C kernels if that was not done before."""
     if device.type != "cpu":
         return Machine(device.type, computes_bfloat16(), kernels=False)
     library = kernels()
@@ -75,7 +75,7 @@ def choose_dtype(setting: str, stored: torch.dtype | None, checkpoint_bytes: int
 def kernel_dtype(
     dtype: torch.dtype, quantize: str | None, config: DecoderConfig | None, machine: Machine
 ) -> torch.dtype | None:
-    """What the C kernels store the weights of a model as that was loaded in `dtype`; None where they do not compute it.
+    """Storage dtype of a model's weights in the C kernels, if loaded in `dtype`; None if they do not compute the model.
 
     config: of a model that our own passes compute; None for any other, which torch's operators compute.
     """
@@ -113,7 +113,7 @@ def check_formats(config: EngineConfig, device: torch.device) -> None:
 
 
 def computes_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices in hardware, as far as torch knows (AVX512-BF16 or AMX)."""
+    """True if this processor multiplies bfloat16 matrices in hardware, according to torch (AVX512-BF16 or AMX)."""
     tests = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
     return any(test() for test in tests if test is not None)
 

@@ -1,7 +1,7 @@
-"""Checks the files of a model's folder in milliseconds, before any of them is loaded.
+"""Checks a model's family and files in milliseconds, before any file is loaded.
 
-transformers finds the same faults later and in other words: a file that Git LFS has not fetched has a "header too
-large".
+transformers finds the same faults later and reports them in other words: a file that Git LFS has not fetched has a
+"header too large".
 """
 
 from __future__ import annotations
@@ -16,6 +16,41 @@ from lmtool.core.errors import ModelLoadError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+
+DENSE = (
+    *("apertus", "arcee", "biogpt", "cohere", "cohere2", "ctrl", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2"),
+    *("gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "gpt_neox", "granite", "helium", "hunyuan_v1_dense"),
+    *("llama", "ministral", "mistral", "nemotron", "olmo", "olmo2", "olmo3", "opt", "persimmon", "phi", "phi3"),
+    *("qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2", "vaultgemma"),
+)
+EXPERTS = (
+    *("afmoe", "cohere2_moe", "ernie4_5_moe", "exaone_moe", "flex_olmo", "glm4_moe", "granitemoe", "minimax_m2"),
+    *("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"),
+)
+"""Mixtures of experts, whose rows depend on the batch."""
+UNSUPPORTED = {
+    "its attention has sinks, which are not computed here": (
+        *("deepseek_v4", "flint", "gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash"),
+    ),
+    "its attention chooses the keys that a query sees, which is not computed here": (
+        *("axk2", "deepseek_v32", "doge", "glm_moe_dsa", "hy_v4"),
+    ),
+    "some of its attention layers run twice for a token": ("diffllama", "hrm_text"),
+    "its positions are not counted from 0, or not given to it": (
+        *("bart", "blenderbot", "blenderbot-small", "bigbird_pegasus", "camembert", "data2vec-text", "marian", "mbart"),
+        *("pegasus", "plbart", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    ),
+    "its code in transformers computes attention by itself": (
+        *("big_bird", "bloom", "codegen", "cpmant", "gpt_neox_japanese", "gptj", "megatron-bert", "mpt", "mvp"),
+        *("openai-gpt", "rembert", "roformer", "trocr", "xglm", "xlm"),
+    ),
+}
+"""Reasons why families cannot be served; these are refused before their weights are read."""
+ADVICE = (
+    f"{len(DENSE + EXPERTS)} families are known to work, such as llama, qwen3 and gemma3_text:  lmtool docs serving"
+)
+
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
@@ -35,13 +70,13 @@ _MOST_HEADER_BYTES = 100_000_000
 """The safetensors library reads no longer one either."""
 _LFS = b"version https://git-lfs"
 _LENGTH_BYTES = 8
-"""Of the number that begins a safetensors file: how long its header is."""
+"""Size of the number at the start of a safetensors file, the length of its header."""
 _AGAIN = "download the model again, or copy it whole"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSizes:
-    """What the headers of weights tell; the defaults are above those of any model, for weights without a header."""
+    """Sizes from the headers of weights; the defaults, for weights without a header, exceed those of any model."""
 
     tensors: int = 4096
     largest: int = 1 << 20
@@ -73,9 +108,9 @@ def refuse_adapter(name: str, config: Path) -> None:
 
     transformers applies it where `peft` is installed and ignores it where not; vLLM ignores it.
     """
-    if (found := _read(config)) is None:
+    if (adapter := _read(config)) is None:
         return
-    base, kind = found.get("base_model_name_or_path") or "another model", found.get("peft_type") or "LoRA"
+    base, kind = adapter.get("base_model_name_or_path") or "another model", adapter.get("peft_type") or "LoRA"
     raise ModelLoadError(
         f"{name} holds an adapter ({kind}, of {base}) in {ADAPTER}, and adapters are not applied here",
         "merge it, with peft:  PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload().save_pretrained(FOLDER)",
@@ -106,7 +141,7 @@ def _sizes_of(files: Sequence[WeightSizes | None]) -> WeightSizes | None:
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
     if not isinstance(config.get("model_type"), str) and "auto_map" not in config:  # which names code of its own
         raise ModelLoadError(
-            f"{folder / CONFIG} names no model_type", "check that it is the configuration of a transformers model"
+            f"{folder / CONFIG} has no model_type", "check that it is the configuration of a transformers model"
         )
     for name in _COUNTS:
         value = config.get(name, 1)
@@ -137,7 +172,7 @@ def _read(file: Path) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{file} is not JSON: {error}", _AGAIN) from error
     if not isinstance(content, dict):
-        raise ModelLoadError(f"{file} is no JSON object", _AGAIN)
+        raise ModelLoadError(f"{file} is not a JSON object", _AGAIN)
     return content
 
 
@@ -154,35 +189,33 @@ def _weights(folder: Path) -> list[Path]:
 def _shards(index: Path, listed: Mapping[str, Any]) -> list[Path]:
     names = listed.get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise ModelLoadError(f"{index} has no weight_map of names of files", _AGAIN)
+        raise ModelLoadError(f"{index} has no weight_map with file names", _AGAIN)
     files = [index.parent / name for name in sorted(set(names.values()))]
     absent = [file.name for file in files if not file.exists()]
     if absent:
         raise ModelLoadError(
-            f"{len(absent)} of the {len(files)} files with weights are missing in {index.parent}: {_few(absent)}",
+            f"{len(absent)} of the {len(files)} files with weights are missing in {index.parent}: {few(absent)}",
             _AGAIN,
         )
     return files
 
 
 def _check_weights(file: Path) -> WeightSizes | None:
-    """What the header of a file tells; None for a file without one."""
+    """Sizes from the header of a file; None for a file without one."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, 2)
             opened.seek(0)
             start = opened.read(max(len(_LFS), _LENGTH_BYTES))
             if start.startswith(_LFS):
-                raise ModelLoadError(
-                    f"{file} is what Git LFS leaves in place of the weights", "fetch them:  git lfs pull"
-                )
+                raise ModelLoadError(f"{file} is a Git LFS pointer, not the weights", "fetch them:  git lfs pull")
             length = int.from_bytes(start[:_LENGTH_BYTES], "little")
             if size == 0:
                 raise ModelLoadError(f"{file} is empty", _AGAIN)
             if file.suffix != ".safetensors":
                 return None
             if length > min(size - _LENGTH_BYTES, _MOST_HEADER_BYTES):
-                raise ModelLoadError(f"{file} is cut off, or no safetensors file: it has {size} bytes", _AGAIN)
+                raise ModelLoadError(f"{file} is truncated, or not a safetensors file: it has {size} bytes", _AGAIN)
             opened.seek(_LENGTH_BYTES)
             header = opened.read(length)
     except OSError as error:
@@ -190,26 +223,27 @@ def _check_weights(file: Path) -> WeightSizes | None:
     data_bytes, sizes = _described(file, header)
     expected = _LENGTH_BYTES + length + data_bytes
     if size != expected:
-        fault = "is cut off" if size < expected else "is damaged"
-        raise ModelLoadError(f"{file} {fault}: it has {size} bytes, and its header speaks of {expected}", _AGAIN)
+        fault = "is truncated" if size < expected else "is damaged"
+        raise ModelLoadError(f"{file} {fault}: it has {size} bytes, and its header declares {expected}", _AGAIN)
     return sizes
 
 
 def _described(file: Path, header: bytes) -> tuple[int, WeightSizes]:
-    """How many bytes the tensors of a safetensors file take, and their sizes."""
+    """Total bytes of the tensors in a safetensors file, and their sizes."""
     try:
         tensors = [entry for name, entry in json.loads(header).items() if name != "__metadata__"]
         data_bytes = max((entry["data_offsets"][1] for entry in tensors), default=0)
         largest = max((size for entry in tensors for size in entry["shape"]), default=0)
         return data_bytes, WeightSizes(len(tensors), largest)
     except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ModelLoadError(f"{file} is no safetensors file: its header cannot be read", _AGAIN) from error
+        raise ModelLoadError(f"{file} is not a safetensors file: its header cannot be read", _AGAIN) from error
 
 
 def _listing(folder: Path) -> str:
     names = sorted(path.name for path in folder.iterdir())
-    return f"it holds: {_few(names, 8)}" if names else "it is empty"
+    return f"it holds: {few(names, 8)}" if names else "it is empty"
 
 
-def _few(names: list[str], most: int = 3) -> str:
+def few(names: list[str], most: int = 3) -> str:
+    """The first names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,39 +1,446 @@
-"""Loads models on demand, queues their requests meanwhile, and unloads idle ones."""
+"""Loads models on demand within a budget, queues their requests meanwhile, and unloads idle models."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections import deque
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.core.errors import LmtoolError, OverloadedError, RequestError, UnknownModelError, unnamed_model
-from lmtool.core.interfaces import current_limits, tokenizer_of
+from lmtool.core.errors import (
+    LmtoolError,
+    ModelLoadError,
+    OverloadedError,
+    RequestError,
+    UnknownModelError,
+    rebuilt,
+    unnamed_model,
+)
+from lmtool.core.interfaces import client_of, current_limits, tokenizer_of
+from lmtool.core.logprobs.numbers import size
+from lmtool.core.model_entry import ModelEntry
 from lmtool.core.model_usage import ModelUsage, usage_of
 from lmtool.core.prompt_limits import limits_of, widest
 from lmtool.core.streams import DeferredHandle, refuse
 from lmtool.core.types import LoadProgress
-from lmtool.inference.engine.model_budget import ModelBudget
-from lmtool.inference.engine.model_slot import CountingSink, ModelSlot
-from lmtool.inference.engine.model_transitions import ModelTransitions, copied, shutting_down
+from lmtool.net.subprocesses.resources import release_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from lmtool.core.interfaces import Sink, StreamHandle, Tokenizer, Unsubscribe
-    from lmtool.core.model_entry import ModelEntry
+    from lmtool.core.interfaces import LoadedModel, Sink, StreamHandle, Tokenizer, Unsubscribe
+    from lmtool.core.model_entry import ModelPhase
     from lmtool.core.prompt_limits import LimitsByModel, PromptLimits
-    from lmtool.core.types import GenerateRequest, ModelInfo, ScoreRequest
-    from lmtool.inference.engine.model_slot import ServedModel
-    from lmtool.inference.engine.model_transitions import Load
+    from lmtool.core.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
+    Waiting: TypeAlias = tuple[DeferredHandle, GenerateRequest | ScoreRequest, Sink]
+    Load: TypeAlias = Callable[[str, Callable[[LoadProgress], None]], LoadedModel]
     Request: TypeAlias = GenerateRequest | ScoreRequest
 
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model and the names under which clients may ask for it."""
+
+    source: str
+    """A hub name or folder, as typed: what is loaded."""
+    names: tuple[str, ...]
+    """The first one is the name shown, in place of the source wherever that would show."""
+    aliases: tuple[str, ...] = ()
+    """Other names that clients may see: configured names, never paths."""
+    pinned: bool = False
+    """True if it stays in memory once it is there."""
+    size_bytes: int | None = None
+    """Size of the weight files; None if not known before they are read."""
+
+
+@dataclass(eq=False, slots=True)
+class ModelSlot:
+    """One model: the state of its load, and the requests that wait for it."""
+
+    served: ServedModel
+    phase: ModelPhase = "unloaded"
+    model: LoadedModel | None = None
+    """Set while `phase` is `ready`."""
+    failure: LmtoolError | None = None
+    """Error of the last load."""
+    retry_at: float = 0.0
+    """Earliest time of the next load, by the manager's clock."""
+    last_used: float = 0.0
+    """Time at which a stream last ended, by the manager's clock."""
+    references: int = 0
+    """Callers that need the model in memory beside its streams."""
+    waiting: deque[Waiting] = field(default_factory=deque)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a load has succeeded or failed."""
+    size_bytes: int | None = None
+    """Size of the weights on disk."""
+    memory_bytes: int | None = None
+    """Size of the weights in memory; their size on disk until a load has measured it."""
+    context_length: int | None = None
+    """By its last description."""
+    architecture: str | None = None
+    sampling_defaults: Mapping[str, float] | None = None
+    sinks: dict[Sink, CountingSink] = field(default_factory=dict)
+    """Counting sinks with running streams, by the sink that they wrap."""
+    progress: LoadProgress = field(init=False)
+    _listeners: dict[object, Callable[[LoadProgress], None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.progress = LoadProgress(self.name, "waiting")
+        self.size_bytes = self.memory_bytes = self.served.size_bytes
+
+    @property
+    def name(self) -> str:
+        """The name that clients are shown."""
+        return self.served.names[0]
+
+    @property
+    def idle(self) -> bool:
+        """True if the model is in memory and unused."""
+        return self.model is not None and not self.sinks and not self.references
+
+    @property
+    def streams(self) -> int:
+        """Streams that run, and requests that wait for the load."""
+        return sum(sink.running for sink in self.sinks.values()) + len(self.waiting)
+
+    def entry(self, now: float) -> ModelEntry:
+        """The model's entry in the catalogue. now: by the manager's clock."""
+        failure = self.failure if self.phase == "unloaded" else None
+        return ModelEntry(
+            self.name,
+            self.served.aliases,
+            self.phase if failure is None else "failed",
+            self.size_bytes,
+            self.context_length,
+            round(now - self.last_used, 3) if self.idle else None,
+            self.served.pinned,
+            None if failure is None else failure.sentence.replace(self.served.source, self.name),  # no paths
+            self.architecture,
+            self.sampling_defaults,
+        )
+
+    def take_waiting(self) -> list[Waiting]:
+        """Return the requests that wait, in order; they wait here no longer."""
+        waiting, self.waiting = list(self.waiting), deque()
+        return waiting
+
+    def subscribe(self, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
+        """Call `listener` now, and at each change until the phase is `ready` or `failed`."""
+        key = object()
+        if self.progress.phase not in {"ready", "failed"}:
+            self._listeners[key] = listener
+        listener(self.progress)
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe
+
+    def publish(self, progress: LoadProgress) -> None:
+        """Store the progress of the load and notify the listeners."""
+        self.progress = progress
+        self.size_bytes = progress.total_bytes or self.size_bytes
+        listeners = list(self._listeners.values())
+        if progress.phase in {"ready", "failed"}:
+            self._listeners.clear()
+        for listener in listeners:
+            listener(progress)
+
+
+class CountingSink:
+    """A sink that knows how many of its streams are running."""
+
+    __slots__ = ("_on_empty", "_sink", "client", "running")
+
+    def __init__(self, sink: Sink, on_empty: Callable[[], None]) -> None:
+        self.client = client_of(sink)
+        self._sink = sink
+        self._on_empty = on_empty
+        self.running = 0
+
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Pass outputs on, then count those that end a stream."""
+        self._sink(outputs)
+        if ended := sum(output.last for output in outputs):
+            self.running -= ended
+            if not self.running:
+                self._on_empty()
+
+
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 34 / 32, "int4": 18 / 32}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBudget:
+    """Limits on the number of models in memory and on the total size of their weights."""
+
+    max_loaded: int | None = None
+    memory_bytes: int | None = None
+    max_loading: int = 4
+    """Most loads at once."""
+
+    def has_room(self, slot: ModelSlot, resident: Sequence[ModelSlot]) -> bool:
+        """True if a model fits beside these, by what is known of their sizes."""
+        if self.max_loaded is not None and len(resident) >= self.max_loaded:
+            return False
+        return self.memory_bytes is None or _bytes([*resident, slot]) <= self.memory_bytes
+
+    def may_load(self, slot: ModelSlot, slots: Iterable[ModelSlot]) -> bool:
+        """True if the load of a model may begin now, beside the others as they are."""
+        resident = [one for one in slots if one.phase in {"loading", "ready", "unloading"}]
+        return sum(one.phase == "loading" for one in resident) < self.max_loading and self.has_room(slot, resident)
+
+    def victim(self, slots: Iterable[ModelSlot], incoming: ModelSlot | None = None) -> ModelSlot | None:
+        """The model to unload now: the one unused longest, where there is too little room; None: none, or none can go.
+
+        incoming: the model that needs room; None: nothing does, and only what is beyond the budget goes.
+        """
+        staying = [one for one in slots if one.phase in {"loading", "ready"}]
+        within = self.memory_bytes is None or _bytes(staying) <= self.memory_bytes
+        enough = within if incoming is None else self.has_room(incoming, staying)
+        idle = [one for one in staying if one.idle and not one.served.pinned]
+        return None if enough else min(idle, key=lambda one: one.last_used, default=None)
+
+    def refusal(self, slot: ModelSlot, slots: Iterable[ModelSlot]) -> ModelLoadError | None:
+        """Error for a model that does not fit even if all unpinned models are unloaded; None if it fits."""
+        pinned = [one for one in slots if one.served.pinned and one is not slot]
+        if self.memory_bytes is None or _bytes([*pinned, slot]) <= self.memory_bytes:
+            return None
+        rest = f", of which pinned models take {size(_bytes(pinned))}" if pinned else ""
+        needed, limit = size(_bytes([slot])), size(self.memory_bytes)
+        return ModelLoadError(
+            f"{slot.name} takes {needed}, and all models together may take {limit}{rest}",
+            "start the server with a larger --memory",
+        )
+
+
+def _bytes(slots: Iterable[ModelSlot]) -> int:
+    return sum(slot.memory_bytes or 0 for slot in slots)
+
+
+def weight_bytes(info: ModelInfo) -> int | None:
+    """Bytes of a loaded model's weights; None where the number or the type of its parameters is not known."""
+    size = _ITEM_BYTES.get(info.dtype or "")
+    return None if size is None or info.parameters is None else int(size * info.parameters)
+
+
+class ModelTransitions:
+    """Queue of loads: each begins when there is room, in order; the model unused longest makes it.
+
+    Everything is called in one event loop.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        slots: Sequence[ModelSlot],
+        budget: ModelBudget,
+        *,
+        retry_seconds: float,
+        clock: Callable[[], float],
+        on_settled: Callable[[ModelSlot], None],
+    ) -> None:
+        """load, retry_seconds, clock: see `ModelManager`. slots: all models, a list that may grow.
+
+        on_settled: called when a load has succeeded or failed, with `slot.model` or `slot.failure` set.
+        """
+        self._load = load
+        self._slots = slots
+        self._budget = budget
+        self._retry_seconds = retry_seconds
+        self._clock = clock
+        self._on_settled = on_settled
+        self._queue: deque[ModelSlot] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Loads and unloads in progress."""
+        self._unloads: dict[ModelSlot, asyncio.Task[None]] = {}
+        self._pool = ThreadPoolExecutor(budget.max_loading + 1, thread_name_prefix="lmtool-load")
+        """One thread more than loads, so that an unload waits for none of them."""
+        self._closing = False
+
+    def preload(self, slots: Sequence[ModelSlot]) -> list[ModelSlot]:
+        """Begin to load these models, as many as fit at once; pinned ones go before."""
+        chosen: list[ModelSlot] = []
+        for slot in sorted(slots, key=lambda one: not one.served.pinned):
+            if not chosen or self._budget.has_room(slot, chosen):
+                chosen.append(slot)
+        begun = [slot for slot in slots if slot in chosen]
+        for slot in begun:
+            if slot.phase == "unloaded":
+                self._enqueue(slot)
+        self.advance()
+        return begun
+
+    def ensure_loading(self, slot: ModelSlot) -> None:
+        """Start a load unless there is one. Raises the error of the last load while it is too early for another."""
+        if slot.phase != "unloaded":
+            return
+        if slot.failure is not None and self._clock() < slot.retry_at:
+            raise copied(slot.failure)
+        self._enqueue(slot)
+        self.advance()
+
+    def _enqueue(self, slot: ModelSlot) -> None:
+        slot.phase = "queued"
+        slot.failure = None
+        slot.settled.clear()
+        self._queue.append(slot)
+        slot.publish(LoadProgress(slot.name, "waiting"))
+
+    def advance(self) -> None:
+        """Begin the loads that have room, and the unloads that make room."""
+        while not self._closing and self._step():
+            pass
+
+    def _step(self) -> bool:
+        """Begin one load or unload; False when there is nothing to begin."""
+        head = self._queue[0] if self._queue else None
+        if head is not None and self._budget.may_load(head, self._slots):
+            slot = self._queue.popleft()
+            slot.phase = "loading"
+            slot.publish(LoadProgress(slot.name, "loading"))
+            self._begin(self._carry_out_load(slot))
+            return True
+        if head is not None and (refusal := self._budget.refusal(head, self._slots)) is not None:
+            self._queue.popleft()
+            self._fail(head, refusal)
+            return True
+        victim = self._budget.victim(self._slots, head)
+        if victim is not None:
+            self.begin_unload(victim)
+        if victim is not None and head is not None:
+            head.publish(LoadProgress(head.name, "unloading", message="another model is unloaded to make room"))
+        return victim is not None
+
+    def _begin(self, transition: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(transition)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _carry_out_load(self, slot: ModelSlot) -> None:
+        loop = asyncio.get_running_loop()
+
+        def report(progress: LoadProgress) -> None:
+            message = progress.message.replace(slot.served.source, slot.name)  # clients must not see paths
+            renamed = replace(progress, model=slot.name, phase="loading", message=message)
+            loop.call_soon_threadsafe(slot.publish, renamed)
+
+        try:
+            model = await loop.run_in_executor(self._pool, self._load, slot.served.source, report)
+            try:
+                await self._measure(slot, model)
+            except BaseException:
+                await self._close(model)
+                raise
+        except Exception as error:  # noqa: BLE001  # whatever a loader raises is this model's failure, not the server's
+            self._fail(slot, error)
+        else:
+            self._succeed(slot, model)
+        self.advance()
+
+    async def _measure(self, slot: ModelSlot, model: LoadedModel) -> None:
+        """Take note of what the model takes. Raises `ModelLoadError` for one that has no room at all."""
+        info = await model.info()
+        slot.context_length, slot.architecture = info.context_length, info.architecture
+        slot.memory_bytes = weight_bytes(info) or slot.memory_bytes or slot.size_bytes
+        if (refusal := self._budget.refusal(slot, self._slots)) is not None:
+            raise refusal
+
+    def _succeed(self, slot: ModelSlot, model: LoadedModel) -> None:
+        slot.phase = "ready"
+        slot.model = model
+        slot.last_used = self._clock()
+        slot.publish(replace(slot.progress, phase="ready", done_bytes=slot.progress.total_bytes, message=""))
+        self._settle(slot)
+        if self._closing:
+            self.begin_unload(slot)
+
+    def _fail(self, slot: ModelSlot, error: Exception) -> None:
+        slot.phase = "unloaded"
+        if isinstance(error, LmtoolError):
+            slot.failure = error
+        else:
+            _log.error("loading %s failed", slot.served.source, exc_info=error)
+            slot.failure = ModelLoadError(
+                f"{slot.name} cannot be loaded: {type(error).__name__}: {error}", "see the server's log"
+            )
+        slot.retry_at = self._clock() + self._retry_seconds
+        slot.publish(replace(slot.progress, phase="failed", message=slot.failure.message))
+        self._settle(slot)
+
+    def _settle(self, slot: ModelSlot) -> None:
+        slot.settled.set()
+        self._on_settled(slot)
+
+    def begin_unload(self, slot: ModelSlot) -> asyncio.Task[None]:
+        """Take a model that is ready out of memory; the task ends when that is done."""
+        assert slot.model is not None
+        model, slot.model = slot.model, None
+        slot.phase = "unloading"
+        self._unloads[slot] = task = self._begin(self._carry_out_unload(slot, model))
+        return task
+
+    async def unloaded(self, slot: ModelSlot) -> None:
+        """Return when no unload of this model is under way."""
+        if (task := self._unloads.get(slot)) is not None:
+            await asyncio.wait([task])
+
+    async def _carry_out_unload(self, slot: ModelSlot, model: LoadedModel) -> None:
+        try:
+            await self._close(model)
+        except Exception:  # noqa: BLE001  # a device may be gone; the model is out of use in any case
+            _log.exception("unloading %s failed", slot.served.source)
+        del model
+        await asyncio.get_running_loop().run_in_executor(self._pool, release_memory)
+        del self._unloads[slot]
+        slot.phase = "unloaded"
+        slot.progress = LoadProgress(slot.name, "waiting")
+        if not self._closing and (slot.waiting or slot.references):
+            self._enqueue(slot)
+        self.advance()
+
+    async def _close(self, model: LoadedModel) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._pool, model.close)
+
+    def stop(self) -> None:
+        """Begin no further load."""
+        self._closing = True
+        self._queue.clear()
+
+    async def close(self) -> None:
+        """Wait for loads under way, which cannot be stopped; unload all models."""
+        self.stop()
+        for slot in self._slots:
+            if slot.model is not None:
+                self.begin_unload(slot)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._pool.shutdown(wait=False)
+
+
+def copied(error: LmtoolError) -> LmtoolError:
+    """An equal error, to be raised afresh."""
+    kind, again, seconds = type(error), error.retryable, error.retry_after
+    return rebuilt(kind, error.sentence, error.hints, retryable=again, retry_after=seconds)
+
+
+def shutting_down() -> OverloadedError:
+    """The error of all that a server which ends does not begin."""
+    return OverloadedError("the server is shutting down", "send the request again when it is back")
+
+
 _PATH = re.compile(r"(?<=')/[^']*(?=')")
-"""Of the folder that a client's own name was downloaded to: clients must not see paths."""
+"""Path of a downloaded model in its constructor: clients must not see paths."""
 MAX_NAMES = 256
 """Most names that clients may make known, where that is allowed, beside the served ones."""
 
@@ -41,7 +448,7 @@ MAX_NAMES = 256
 class ModelManager:
     """An `interfaces.TokenModel`, `ProgressSource`, `Catalogue` and `ModelControl` over any number of models.
 
-    Loads run beside each other within the budget. Requests for a model on its way wait in order. A failed load fails
+    Loads run concurrently within the budget. Requests for a model being loaded wait in order. A failed load fails
     all that wait for it; requests within `retry_seconds` get the same error at once, the first one after that tries
     again. Where there is no room, the model that was unused longest makes it, as soon as one has no running stream.
     Everything is called in one event loop.
@@ -88,7 +495,7 @@ class ModelManager:
         self._closing = False
 
     def preload(self, names: Sequence[str] | None = None) -> list[str]:
-        """Begin to load these served models (None: all), in order, as far as they fit beside each other.
+        """Begin to load these served models (None: all), in order, as many as fit at once.
 
         Returns the names of those. Raises `UnknownModelError`.
         """
@@ -96,7 +503,7 @@ class ModelManager:
         return [slot.name for slot in self._transitions.preload(slots)]
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
-        """Start a stream, see `interfaces.TokenModel.submit`; it waits while its model is on its way into memory."""
+        """Start a stream, see `interfaces.TokenModel.submit`; it waits while its model is being loaded."""
         try:
             slot = self._find(request.model)
             if slot.model is None:
@@ -164,10 +571,10 @@ class ModelManager:
         if slot.served.pinned:
             raise RequestError(f"{slot.name} is pinned: it stays in memory", "start the server without its --pin")
         if slot.phase in {"queued", "loading"}:
-            raise OverloadedError(f"{slot.name} is on its way into memory", "unload it when it is there")
+            raise OverloadedError(f"{slot.name} is being loaded", "unload it when it is ready")
         if slot.model is not None and not slot.idle:
             count = "1 stream runs" if slot.streams == 1 else f"{slot.streams} streams run"
-            use = count if slot.streams else "it is being described"
+            use = count if slot.streams else "a client is reading its description"
             raise OverloadedError(f"{slot.name} is in use: {use}", "unload it when that has ended")
         if slot.model is not None:
             self._transitions.begin_unload(slot)
@@ -186,15 +593,15 @@ class ModelManager:
         return (slot or self._find(name)).entry(self._clock())
 
     def usage(self) -> dict[str, ModelUsage]:
-        """What each model in memory or on its way does and holds, by its name."""
-        found = {}
+        """Usage of each model that is in memory or being loaded, by name."""
+        usages = {}
         for slot in self._slots:
             if slot.model is not None or slot.waiting:
                 own = ModelUsage(0, 0) if slot.model is None else usage_of(slot.model)
                 waiting = own.waiting + len(slot.waiting)
                 weights = None if slot.model is None else slot.memory_bytes
-                found[slot.name] = own._replace(waiting=waiting, weights_bytes=weights)
-        return found
+                usages[slot.name] = own._replace(waiting=waiting, weights_bytes=weights)
+        return usages
 
     @property
     def can_answer(self) -> bool:
@@ -204,7 +611,7 @@ class ModelManager:
         return not entries or any(entry.phase != "failed" for entry in entries)
 
     def _listed(self, slot: ModelSlot) -> bool:
-        """Whether the catalogue lists it: not a client's own name that could not be loaded."""
+        """True if the catalogue lists it: not a client's own name that could not be loaded."""
         return slot in self._served or slot.phase != "unloaded"
 
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
@@ -269,7 +676,7 @@ class ModelManager:
         if self._on_demand is None:
             raise UnknownModelError(f"model {_short(name)} is not served here", *self._names())
         if not name or len(name) > 256 or not name.isprintable():
-            raise UnknownModelError(f"{_short(name)} is no possible name of a model", "give a hub name")
+            raise UnknownModelError(f"{_short(name)} is not a possible model name", "give a hub name")
         served = self._on_demand(name)
         if len(self._slots) >= len(self._served) + MAX_NAMES:
             self._forget()

@@ -1,4 +1,4 @@
-"""Blocks of the key-value cache: which are free, and which hold beginnings of texts that may be used again."""
+"""Blocks of the key-value cache: free ones, and those with cached beginnings of prompts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence as Many
 
     Key: TypeAlias = "tuple[Prefix | str, tuple[int, ...]]"
 
@@ -60,7 +61,7 @@ class BlockAllocator:
 
 @dataclass(slots=True, eq=False)
 class Prefix:
-    """A whole chunk of ids behind certain others, and the blocks with its keys and values."""
+    """A whole chunk of ids after certain others, and the blocks with its keys and values."""
 
     key: Key
     """The prefix before it, at a text's start the salt, and its own ids: whole ids are compared, never only hashes."""
@@ -72,7 +73,7 @@ class Prefix:
 class PrefixCache:
     """A tree of chunks for each salt. Only whole chunks of prompts are cached, cut where every prompt is cut.
 
-    So a stream that begins with cached chunks goes on where one that computes everything would begin its next chunk:
+    So a stream that begins with cached chunks continues where one that computes everything would begin its next chunk:
     its bits are the same. Unused chunks are evicted least recently used first, a leaf before its parent.
     """
 
@@ -86,13 +87,13 @@ class PrefixCache:
         """Blocks that calls of `evict` can free."""
 
     def reusable(self, prompt_length: int) -> int:
-        """How many positions of a prompt may come from the cache: whole chunks, and never the last position.
+        """Number of positions of a prompt that may come from the cache: whole chunks, and never the last position.
 
         What the last position predicts is needed, and only computing it tells.
         """
         return max(prompt_length - 1, 0) // self.chunk_tokens * self.chunk_tokens
 
-    def match(self, tokens: Sequence[int], positions: int, salt: str = "") -> list[Prefix]:
+    def match(self, tokens: Many[int], positions: int, salt: str = "") -> list[Prefix]:
         """The longest cached beginning of `tokens` within its first `positions`, chunk by chunk; none is acquired.
 
         salt: of the tree to look in.
@@ -114,7 +115,7 @@ class PrefixCache:
                 self.idle_blocks -= len(prefix.blocks)
             prefix.users += 1
 
-    def release(self, prefixes: Sequence[Prefix]) -> None:
+    def release(self, prefixes: Many[Prefix]) -> None:
         """Count one sequence less that uses these; they stay until their blocks are needed."""
         for prefix in reversed(prefixes):
             prefix.users -= 1
@@ -123,7 +124,7 @@ class PrefixCache:
                 self._idle[prefix] = None
                 self.idle_blocks += len(prefix.blocks)
 
-    def add(self, parent: Prefix | str, chunk: Sequence[int], blocks: Sequence[int]) -> Prefix:
+    def add(self, parent: Prefix | str, chunk: Many[int], blocks: Many[int]) -> Prefix:
         """Cache a computed chunk, acquired by the sequence that computed it. parent: at a text's start the salt.
 
         Where another sequence computed the same chunk first, that one is returned, and `blocks` stay the caller's.

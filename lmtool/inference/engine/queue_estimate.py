@@ -1,4 +1,4 @@
-"""How long waiting sequences will wait: the queue is played ahead with measured step times and answer lengths."""
+"""Estimated waiting time of queued sequences: a simulation with measured step times and answer lengths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
-    from lmtool.inference.engine.plan import Plan
+    from lmtool.inference.engine.plan import Plan, Sequence
     from lmtool.inference.engine.scheduler import Scheduler
-    from lmtool.inference.engine.sequence import Sequence
 
 INTERVAL = 0.25
 """Least seconds between two looks ahead."""
@@ -25,15 +24,16 @@ _LOOKED_UP = 16
 class QueueEstimate:
     """Seconds until each place of the queue is admitted.
 
-    Prompts and answers go on at the pace of the steps in which sequences waited. An answer ends at its limit, or before
-    with the chance per token that answers so far had: at a quantile by its number, so that of many some end early.
+    Prompts and answers continue at the pace of the steps in which sequences waited. An answer ends at its limit, or
+    before, with the chance per token that answers so far had: at a quantile by its number, so that of many some end
+    early.
     `learn` belongs to one thread; `seconds` may be called from any.
     """
 
     def __init__(self, max_streams: int) -> None:
         self._max_streams = max_streams
         self._planned: tuple[float, int, int, int] | None = None
-        """When the last step was planned, its streams, prompt tokens, and ids generated before, if others waited."""
+        """Time of the last plan, its streams, prompt tokens, and ids generated before, if others waited."""
         self._sums = [0.0] * 5
         """Seconds; the same of each stream; ids that these gave; seconds of steps with prompts, and tokens of these."""
         self._begins: Many[float] = ()
@@ -68,14 +68,14 @@ class QueueEstimate:
         return max(0.0, begins[at] - seconds) if at < len(begins) else None
 
     def _look_ahead(self, scheduler: Scheduler) -> list[float]:
-        """When each waiting sequence begins; as far as that is known."""
+        """Estimated start of each waiting sequence, in seconds from now; only the first ones if less is known."""
         _, busy, generated, prompt_seconds, prompt_tokens = self._sums
         token, prompt_token = busy / generated, prompt_seconds / max(prompt_tokens, 1.0)
         survival = math.log(1.0 - min(0.5, scheduler.stopped / max(scheduler.generated, 1)))
         prefilled = 0.0
 
         def end(sequence: Sequence, uncached: float = 1.0) -> float:
-            """When a sequence ends whose prompt, but for what is cached, is computed after those before it."""
+            """Estimated end of a sequence whose prompt, but for what is cached, is computed after those before it."""
             nonlocal prefilled
             begin = 0.0
             if not sequence.decoding:

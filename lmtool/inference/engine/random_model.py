@@ -29,7 +29,7 @@ _FIELDS = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "max_position_embeddings"),
 )
-"""Of configurations, in the order of `_SIZES`."""
+"""Names of the configuration fields, in the order of `_SIZES`."""
 _TIED = ("llama-100m", "qwen2-0.5b")
 """Models whose output weights are those of the embedding."""
 SHAPES: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ _BIAS = 0.1
 
 
 def is_random(name: str) -> bool:
-    """Whether the name is `random:` with a name of `SHAPES`."""
+    """True if the name is `random:` with a name of `SHAPES`."""
     return name.startswith(PREFIX) and name.removeprefix(PREFIX) in SHAPES
 
 

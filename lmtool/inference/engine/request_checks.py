@@ -1,4 +1,4 @@
-"""What a request must be for the engine: its ids, numbers and length. No torch: a worker of vLLM checks the same."""
+"""Checks of a request's ids, numbers and length. No torch: vLLM workers use the same checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[n
 
 
 def clamp_logprobs(top_logprobs: int, info: ModelInfo, limit: int | None = None) -> int:
-    """How many alternatives a token gets where this many are requested: LMQL's clients request thousands.
+    """Number of alternatives for a token if this many are requested: LMQL's clients request thousands.
 
     limit: the server's, `EngineConfig.max_logprobs`.
     """

@@ -1,22 +1,23 @@
 """Samples the next token of every stream in a batch, any mix of parameters, and takes its log-probabilities.
 
 Everything about a row depends on that row alone, its choice of fast or exact path included, and random numbers come
-from (seed, position). So a stream is the same alone and in a crowd.
+from (seed, position). So a stream is the same alone and in any batch.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, TypeAlias
+import logging
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from lmtool.core.logprobs.uniform import uniform
+from lmtool.core.types import SamplingParams
 from lmtool.inference.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, pack, sample_packed
-from lmtool.inference.engine.device_transfer import put_rows, select_rows, to_device
-from lmtool.inference.engine.masks import apply_masks
-from lmtool.inference.engine.penalties import penalise
+from lmtool.inference.engine.device import put_rows, select_rows, to_device
+from lmtool.inference.engine.logits import apply_masks, most_likely, penalise, row_chunks, sample_rows, truncate
 from lmtool.inference.engine.sampling_result import (
     RowLogprobs,
     SampledRows,
@@ -24,20 +25,20 @@ from lmtool.inference.engine.sampling_result import (
     SamplingResult,
     TopTokens,
     alternatives,
-    row_chunks,
     row_logprobs,
 )
-from lmtool.inference.engine.top_p import most_likely, sample_rows, truncate
-from lmtool.inference.engine.uniforms import uniforms
+from lmtool.inference.engine.sampling_row import Row, uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.core.types import LogprobsMode
     from lmtool.inference.engine.cuda.sampling import Part
-    from lmtool.inference.engine.sampling_row import Row
 
+    Sample: TypeAlias = Callable[[Tensor, Sequence[Row]], Sequence[SampledToken | None]]
     GpuSampler: TypeAlias = Callable[[Tensor, Sequence[Row], list[int]], tuple[Tensor, list[SampledRows]]]
+
+_logger = logging.getLogger(__name__)
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
@@ -83,13 +84,12 @@ def _gpu_sampler(logits: Tensor) -> GpuSampler | None:
 
 @functools.cache
 def prepare_gpu(device: torch.device, vocabulary: int, dtype: torch.dtype) -> GpuSampler | None:
-    """What samples by kernels, compiled and tried; None without Triton, or where it does not give what torch does.
+    """Sampler by GPU kernels, compiled and checked; None without Triton, or if its results differ from torch's.
 
     vocabulary, dtype: of the logits. To be called before anything is served: compiling takes seconds.
     """
     try:
         from lmtool.inference.engine.cuda.sampling import sample_rows
-        from lmtool.inference.engine.cuda.sampling_check import kernels_work
     except ImportError:
         return None
 
@@ -126,13 +126,13 @@ def _listed(
     rows: Sequence[Row], listed: list[int], logits: Tensor, places: list[int], normaliser: Tensor
 ) -> list[TopTokens]:
     """The alternatives of those rows that are listed. The rest: see `alternatives`."""
-    asked = [rows[at] for at in listed]
-    tops, named = [row.top_logprobs for row in asked], [row.logprob_ids for row in asked]
+    own = [rows[at] for at in listed]
+    tops, named = [row.top_logprobs for row in own], [row.logprob_ids for row in own]
     return alternatives(logits, places, normaliser, tops, named)
 
 
 def _top_counts(rows: Sequence[Row]) -> list[int | None]:
-    """How many alternatives each row gets."""
+    """Number of alternatives for each row."""
     return [
         len(row.logprob_ids) if row.logprob_ids and row.top_logprobs is not None else row.top_logprobs for row in rows
     ]
@@ -161,7 +161,7 @@ def _start_on_gpu(logits: Tensor, rows: Sequence[Row], by_kernel: GpuSampler) ->
 
 
 def _kernel_can_sample(row: Row) -> bool:
-    """Whether the row has nothing but a bias, a mask, barred ids, a temperature, top-k, top-p and min-p."""
+    """True if the row has nothing but a bias, a mask, barred ids, a temperature, top-k, top-p and min-p."""
     if row.target is not None:
         return True
     if row.processors is not None or row.penalises:
@@ -184,7 +184,7 @@ def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) ->
     barred = {at: own[at].barred for at in special if own[at].target is None}
     samples = sample_packed(logits, packed, {} if whole else dict(enumerate(simple)), _uniforms(own), barred)
     top_counts, tops = [row.top_logprobs for row in own], []
-    listed = [at for at in special if _lists(own[at])]
+    listed = [at for at in special if own[at].lists]
     if listed:
         places, normaliser = [simple[at] for at in listed], select_rows(samples.normaliser, listed)
         top_counts, tops = _top_counts(own), _listed(own, listed, logits, places, normaliser)
@@ -202,20 +202,15 @@ def _uniforms(rows: Sequence[Row]) -> dict[int, float]:
 
 def _pack(row: Row) -> bytes:
     """Note what the C kernel reads of a row, and whether it needs more than that."""
-    lists, params = _lists(row), row.params
-    row.special = lists or row.bias is not None or bool(row.barred)
+    params = row.params
+    row.special = row.lists or row.bias is not None or bool(row.barred)
     if row.target is not None:
         row.packed = pack(KernelRow(-1, row.target))
     else:
         cuts = params.top_k, params.top_p, params.min_p
         row.random = params.temperature > 0
-        row.packed = pack(KernelRow(-1, None, params.temperature, 0.0, row.allowed, (), lists, *cuts))
+        row.packed = pack(KernelRow(-1, None, params.temperature, 0.0, row.allowed, (), row.lists, *cuts))
     return row.packed
-
-
-def _lists(row: Row) -> bool:
-    """Whether the row asks for other alternatives than the likeliest id."""
-    return row.top_logprobs is not None and (row.top_logprobs > 1 or bool(row.logprob_ids))
 
 
 def _sample_by_stages(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[RowLogprobs]:
@@ -298,12 +293,12 @@ class _Stages:
 
 
 def _shapes(row: Row) -> bool:
-    """Whether the row has a stage behind the bias."""
+    """True if the row has a stage after the bias."""
     return row.params.temperature > 0 or _adjusts(row)
 
 
 def _adjusts(row: Row) -> bool:
-    """Whether processors, penalties or barred ids change the logits."""
+    """True if processors, penalties or barred ids change the logits."""
     return row.processors is not None or bool(row.barred) or row.penalises
 
 
@@ -343,3 +338,55 @@ def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
         if row.penalises or row.barred:
             penalise(own, row.params, row.known_ids, row.counts, row.barred)
     return logits
+
+
+_TOLERANCE = 1e-3
+"""Nats between two logprobs; those of torch's operators are sums in float32, too."""
+
+
+def kernels_work(
+    by_kernel: Sample, by_stages: Sample, device: torch.device, vocabulary: int, dtype: torch.dtype
+) -> bool:
+    """True if kernels give for rows of several kinds what torch's operators give; a warning says why not.
+
+    vocabulary, dtype: of the logits that will be sampled from. Waits for the device.
+    """
+    generator = torch.Generator(device).manual_seed(1)
+    try:
+        for rows in _kinds():
+            shape = (len(rows) + 1, vocabulary)
+            logits = torch.randn(shape, generator=generator, device=device).mul_(2).to(dtype)
+            for own in (logits[:-1], logits[1:]):  # perhaps one is aligned, and the other not: two compilations
+                problem = _difference(by_kernel(own, rows), by_stages(own.to(torch.float32, copy=True), rows))
+                if problem is not None:
+                    _logger.warning("tokens are sampled without Triton, and slower: %s", problem)
+                    return False
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as problem:  # noqa: BLE001  # whatever a compiler raises, there is another way
+        _logger.warning("tokens are sampled without Triton, and slower: %s", problem)
+        return False
+    return True
+
+
+def _kinds() -> tuple[list[Row], list[Row]]:
+    """Rows with all that kernels do, and rows for which fewer of them are launched."""
+    mixed: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 20, "top_p": 0.8}, {"min_p": 0.1}]
+    mixed += [{"presence_penalty": 0.5, "repetition_penalty": 1.5, "logprobs_mode": "processed"}, {"temperature": 0}]
+    rows = [
+        Row(
+            SamplingParams(**{"temperature": 1.0, **params}), top_logprobs=2, seed=seed, known_ids=(1, 2), counts={2: 1}
+        )
+        for seed, params in enumerate(mixed)
+    ]
+    return rows, [Row(SamplingParams(temperature=1.0), top_logprobs=1), Row(target=1)]
+
+
+def _difference(ours: Sequence[SampledToken | None], theirs: Sequence[SampledToken | None]) -> str | None:
+    """Difference of two results, in words; None if they are equal but for rounding."""
+    for own, other in zip(ours, theirs, strict=True):
+        if own is None or other is None or own.token != other.token:
+            return f"it drew {own}, not {other}"
+        if abs(own.logprob - other.logprob) > _TOLERANCE:
+            return f"its logprob of {own.token} is {own.logprob}, not {other.logprob}"
+    return None

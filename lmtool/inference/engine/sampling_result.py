@@ -1,7 +1,7 @@
-"""What a step's logits gave: ids that stay on the device for the next step, and log-probabilities for the host.
+"""Results of a step's sampling: ids that stay on the device for the next step, and log-probabilities for the host.
 
-All work on the device comes first and all reading last, so that a GPU goes on meanwhile. On CPU it is the same code,
-and nothing is copied.
+All work on the device is queued before anything is read, so that a GPU keeps working meanwhile. On CPU the same code
+runs, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ import torch
 from torch import Tensor
 
 from lmtool.inference.engine.cpu.sampling import KernelRow, has_kernel, sample_by_kernel
-from lmtool.inference.engine.device_transfer import arrival, select_rows, to_device, to_host
-from lmtool.inference.engine.top_p import logsumexp, most_likely, top_tokens
+from lmtool.inference.engine.device import arrival, select_rows, to_device, to_host
+from lmtool.inference.engine.logits import logsumexp, most_likely, row_chunks, top_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lmtool.inference.engine.penalties import TokenCounts
+    from lmtool.inference.engine.sampling_row import TokenCounts
 
 _TOP_BUCKETS = (1, 5, 20, 256)
 """Alternatives are taken this many at a time, or all; a row's bucket depends on its own request alone."""
-
-_CHUNK_BYTES = 2**21
-"""Logits per chunk, so that intermediate results stay in the cache (32 rows of 128k in half the time)."""
 
 _RESULT = struct.Struct("ifif")
 
@@ -70,7 +67,7 @@ class SamplingResult:
         self._wait = arrival(tokens.device)
         self._count = len(tokens)
         self.selected: list[int] | None = None
-        """Which rows are read; None: all."""
+        """Rows that are read; None for all."""
 
     def select(self, rows: list[int]) -> SamplingResult:
         """The tokens of these rows, at least one, alone: the others were sampled for nothing."""
@@ -111,7 +108,7 @@ class SampledRows:
     """n times token, its logprob, the likeliest id, its logprob; NaN for no distribution. A tensor is [n, 4] int32 and
     has the bits of logprobs."""
     members: list[int]
-    """Which of the n have other alternatives than the likeliest id, in order of `tops`."""
+    """Indices of the rows with other alternatives than the likeliest id, in order of `tops`."""
     tops: list[TopTokens]
     """These alternatives; `TopTokens.members` are places in `members`."""
     counts: Sequence[tuple[TokenCounts, int] | None] = ()
@@ -119,7 +116,7 @@ class SampledRows:
     anywhere."""
 
     def to_host(self) -> SampledRows:
-        """The same on the host, once what is queued on the device is done."""
+        """Copy on the host, complete once what is queued on the device is done."""
         tops = [top.to_host() for top in self.tops]
         results = to_host(self.results) if isinstance(self.results, Tensor) else self.results
         return SampledRows(self.rows, self.top_counts, results, self.members, tops, self.counts)
@@ -129,27 +126,27 @@ class SampledRows:
         results = self.results
         if isinstance(results, Tensor):
             results = list(_RESULT.iter_unpack(results.numpy().tobytes()))
-        made, found = SampledToken._make, []
+        make_token, tokens = SampledToken._make, []
         for (token, logprob, likeliest, highest), count in zip(results, self.top_counts, strict=True):
             top: tuple[tuple[int, float], ...] | None = None
             if count == 1:
                 top = ((likeliest, highest),) if likeliest == token else ((likeliest, highest), (token, logprob))
             elif count is not None:
                 top = ((token, logprob),)  # where there are more, they follow
-            found.append(None if math.isnan(logprob) else made((token, logprob, top)))
-        self._list_alternatives(found)
-        for counted, one in zip(self.counts, found, strict=False):
+            tokens.append(None if math.isnan(logprob) else make_token((token, logprob, top)))
+        self._list_alternatives(tokens)
+        for counted, one in zip(self.counts, tokens, strict=False):
             if counted is not None and one is not None:
                 counts, index = counted
                 counts.note_read(index, one.token)
-        return found
+        return tokens
 
-    def _list_alternatives(self, found: list[SampledToken | None]) -> None:
+    def _list_alternatives(self, tokens: list[SampledToken | None]) -> None:
         """Give each token that has other alternatives than the likeliest id its own."""
         for own in self.tops:
             for at, top in own.read([self.top_counts[at] for at in self.members]):
-                if (one := found[self.members[at]]) is not None:
-                    found[self.members[at]] = one._replace(top_logprobs=_with_chosen(top, one.token, one.logprob))
+                if (one := tokens[self.members[at]]) is not None:
+                    tokens[self.members[at]] = one._replace(top_logprobs=_with_chosen(top, one.token, one.logprob))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,7 @@ class RowLogprobs:
     """The alternatives of the rows that have any."""
 
     def to_host(self) -> RowLogprobs:
-        """The same on the host, once what is queued on the device is done."""
+        """Copy on the host, complete once what is queued on the device is done."""
         return RowLogprobs(self.rows, self.top_counts, to_host(self.logprobs), [top.to_host() for top in self.tops])
 
     def read(self) -> Iterator[tuple[int, float, Top | None]]:
@@ -190,7 +187,7 @@ class TopTokens:
     """[m, k] float32, nats; -inf for an id that cannot be sampled."""
 
     def to_host(self) -> TopTokens:
-        """The same on the host, once what is queued on the device is done."""
+        """Copy on the host, complete once what is queued on the device is done."""
         return TopTokens(self.members, to_host(self.ids), to_host(self.logprobs))
 
     def read(self, counts: Sequence[int | None]) -> Iterator[tuple[int, Top]]:
@@ -253,9 +250,9 @@ def _alternatives(
     logits: Tensor, places: list[int], normaliser: Tensor, top_counts: Sequence[int | None]
 ) -> Iterator[TopTokens]:
     """The k most likely ids of each row, rows of one bucket together."""
-    vocabulary, asked = logits.shape[-1], {count for count in top_counts if count}
+    vocabulary, requested = logits.shape[-1], {count for count in top_counts if count}
     for low, high in zip((0, *_TOP_BUCKETS), (*_TOP_BUCKETS, vocabulary), strict=True):
-        if not any(low < count <= high for count in asked):
+        if not any(low < count <= high for count in requested):
             continue
         members = [i for i, k in enumerate(top_counts) if k is not None and low < k <= high]
         values, ids = _top(select_rows(logits, [places[i] for i in members]), min(high, vocabulary))
@@ -265,7 +262,7 @@ def _alternatives(
 def _named(
     logits: Tensor, places: list[int], normaliser: Tensor, chosen: Mapping[int, Sequence[int]]
 ) -> Iterator[TopTokens]:
-    """Those ids of each row, best first. chosen: which of the rows, with ids."""
+    """Requested ids of each row, best first. chosen: index of the row, to its ids."""
     for at, ids in chosen.items():
         columns = to_device(list(ids), torch.int64, logits.device)
         values, order = (logits[places[at], columns] - normaliser[at]).clamp(max=0.0).sort(descending=True, stable=True)
@@ -287,10 +284,3 @@ def _with_chosen(top: Top | None, token: int, logprob: float) -> tuple[tuple[int
         if other == token:
             return tuple(top)
     return (*top, (token, logprob))
-
-
-def row_chunks(rows: list[int], logits: Tensor) -> Iterator[list[int]]:
-    """The rows a few at a time, so that intermediate results stay in a CPU's cache; a GPU takes all at once."""
-    size = len(rows) if logits.is_cuda else max(1, _CHUNK_BYTES // (logits.shape[-1] * logits.element_size()))
-    for start in range(0, len(rows), max(1, size)):
-        yield rows[start : start + size]

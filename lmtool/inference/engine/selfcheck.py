@@ -1,31 +1,167 @@
-"""Compares a model's flat, chunked, cached forward pass with transformers' plain one at load."""
+"""The forward pass through transformers' modules with our attention, checked against transformers' own at load."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
 
 from lmtool.core.errors import ModelLoadError
-from lmtool.inference.engine.attention import AttentionCall, attend
-from lmtool.inference.engine.families import ADVICE
 from lmtool.inference.engine.kv_cache import LayerShape
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
-from lmtool.inference.engine.transformers_forward import IMPLEMENTATION, RECORDING, attending
+from lmtool.inference.engine.model_folder import ADVICE
+from lmtool.inference.engine.model_runner import AttentionCall, attend
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from transformers import PreTrainedModel
 
-    from lmtool.inference.engine.model_runner import ModelRunner
+    from lmtool.inference.engine.model_runner import Batch, BlockAttention, ModelRunner
+
 
 _logger = logging.getLogger(__name__)
+
+IMPLEMENTATION = "lmtool"
+"""The name under which the function is registered with transformers; models make no mask for it."""
+
+RECORDING = "lmtool_recording"
+"""The same function under a name for which models do make masks, for the self-check to compare."""
+
+
+class Attender(Protocol):
+    """Computes attention for this thread's current forward pass."""
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """The attention output [T, H, Dv]."""
+
+    def mask(self, arguments: Mapping[str, Any]) -> Tensor | None:
+        """The attention mask that the model hands to its layers under `RECORDING`."""
+
+
+class _Active(threading.local):
+    attender: Attender | None = None
+
+
+_active = _Active()
+
+
+@contextmanager
+def attending(attender: Attender) -> Iterator[None]:
+    """Send this thread's attention to `attender` for the length of a forward pass."""
+    _active.attender = attender
+    try:
+        yield
+    finally:
+        _active.attender = None
+
+
+def register() -> None:
+    """Make both names known to transformers; harmless when done twice."""
+    AttentionInterface.register(IMPLEMENTATION, _attention)
+    AttentionInterface.register(RECORDING, _attention)
+    AttentionMaskInterface.register(RECORDING, _mask)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,  # noqa: ANN401  # whatever `_mask` returned, passed through by transformers
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **extras: Any,  # noqa: ANN401  # transformers' keywords differ from model to model
+) -> tuple[Tensor, None]:
+    """The signature that transformers calls: [1, H, T, D] in, [1, T, H, Dv] out."""
+    assert _active.attender is not None, "a forward pass outside of `attending`"
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    call = AttentionCall(module, query[0], key[0], value[0], scaling, sliding_window, softcap, attention_mask, extras)
+    return _active.attender.attend(call).unsqueeze(0), None
+
+
+def _mask(**arguments: Any) -> Tensor | None:  # noqa: ANN401  # transformers' keywords differ from version to version
+    assert _active.attender is not None, "a forward pass outside of `attending`"
+    return _active.attender.mask(arguments)
+
+
+def fix_frequencies(model: nn.Module) -> None:
+    """Keep a model's rotary frequencies as they are, which suits texts up to the length that they were made for.
+
+    Those that grow with the text, `dynamic` and `longrope`, are chosen anew in each pass: for that the host waits for
+    the positions, and such a pass cannot be captured. No stream is longer here, see `transformers_loader`.
+    """
+    for module in model.modules():
+        kind = vars(module).get("rope_type")
+        if isinstance(kind, str) and _grows(kind):
+            vars(module)["rope_type"] = "default"
+        elif isinstance(kind, dict):  # by the type of layer
+            vars(module)["rope_type"] = {layer: "default" if _grows(own) else own for layer, own in kind.items()}
+
+
+def _grows(rope_type: str) -> bool:
+    return "dynamic" in rope_type or rope_type == "longrope"
+
+
+_ASKED_OF_DEVICE = frozenset({"nonzero", "where", "tolist", "item"})
+"""Methods that wait for the device."""
+
+
+def host_choices(model: PreTrainedModel) -> str | None:
+    """Reason why a pass of the model cannot be captured (a decision on the host); None if none is known.
+
+    Mixtures of experts whose experts run one after the other, as the host finds tokens for them. Most of transformers'
+    own do not: they multiply groups of tokens on the device.
+    """
+    for module in model.modules():
+        forward = type(module).forward
+        if not type(module).__name__.endswith("Experts"):
+            continue
+        grouped = getattr(getattr(module, "config", None), "_experts_implementation", "eager") != "eager"
+        if hasattr(forward, "__wrapped__") and grouped:  # by transformers' `use_experts_implementation`
+            continue
+        code = getattr(inspect.unwrap(forward), "__code__", None)
+        if code is not None and _ASKED_OF_DEVICE & set(code.co_names):
+            return f"the experts of {type(model).__name__} run one after the other, as the host finds tokens for them"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersForward:
+    """A `Forward` over a transformers model that uses our attention."""
+
+    model: PreTrainedModel
+
+    @property
+    def host_choices(self) -> str | None:
+        """Reason why a pass cannot be captured, see `host_choices`; None if none is known."""
+        return host_choices(self.model)
+
+    def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
+        """See `Forward.logits`."""
+        inputs = {
+            "input_ids": batch.input_ids,
+            "position_ids": batch.positions,
+            "attention_mask": None,
+            "use_cache": False,
+        }
+        with attending(attention):
+            if not batch.logits:
+                self.model.base_model(**inputs)
+                return torch.empty(0, 0, device=batch.input_ids.device)
+            logits: Tensor = self.model(**inputs, logits_to_keep=batch.logit_rows).logits
+        return logits[0]
+
 
 _LENGTHS = (21, 13, 2)
 """Tokens of the prompts that are compared."""
@@ -45,9 +181,9 @@ class RecordedLayer:
     """The attention module."""
     shape: LayerShape
     window: int | None
-    """How many positions back a query sees, itself included; None: all."""
+    """Number of positions that a query sees, itself included; None for all."""
     heads: int
-    """Of queries."""
+    """Number of query heads."""
     scaling: float
     softcap: float | None
 
@@ -125,17 +261,17 @@ def record_layers(model: PreTrainedModel, name: str, context: int) -> list[Recor
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far logits [T, V] are from others."""
+    """Distance of logits [T, V] from others."""
 
     largest: float
-    """Of any logit."""
+    """Largest distance of any logit."""
     rms: float
-    """Of a position's logits, the root of the mean square, at the position where that is largest."""
+    """Root mean square distance of a position's logits, at the position where it is largest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What transformers' own forward pass, with its own attention, gives for the check prompts."""
+    """Logits of transformers' own forward pass and attention for the check prompts."""
 
     architecture: str
     """The model's class."""
@@ -143,7 +279,7 @@ class Reference:
     logits: list[Tensor]
     """[T, V] float32 for each prompt."""
     dtype: torch.dtype
-    """What it was computed in."""
+    """Dtype of the computation."""
     rounding: Distance | None
     """From the first prompt's logits in half precision to those of the same weights in float32; None where that was not
     measured, and in float32."""
@@ -177,7 +313,7 @@ def _rounding(model: PreTrainedModel, prompt: list[int], logits: Tensor) -> Dist
 
 
 def distance(ours: Tensor, theirs: Tensor) -> Distance:
-    """How far logits [T, V] are from others where those are finite; NaN where ours are not numbers there."""
+    """Distance of logits [T, V] from others where those are finite; NaN where ours are not numbers there."""
     finite = torch.isfinite(theirs)
     off = torch.where(finite, ours - theirs, 0.0)
     squares = off.square().sum(-1) / finite.sum(-1).clamp(min=1)
@@ -209,7 +345,7 @@ def _widened(model: nn.Module) -> Iterator[None]:
 
 
 QUANTIZED = {"int8": 0.3, "int4": 0.7, "fp8": 0.5, "fp8 keys and values": 0.3}
-"""How far logits of quantized weights may be off: the root of the mean square, in standard deviations.
+"""Tolerance for logits of quantized weights: root mean square, in standard deviations.
 
 Logits that have nothing to do with the right ones are off by 1.4. `fp8` weights with rounded inputs, emulated: 0.07 for
 the included model, 0.08 and 0.13 for random ones of 4 and 32 layers; keys and values 0.03 and 0.04 for these.
@@ -266,7 +402,7 @@ def _compare(name: str, reference: Reference, ours: Tensor, theirs: Tensor, tole
 
 
 def _allowed(reference: Reference, largest: float, spread: float) -> Distance:
-    """How far logits may be off. largest, spread: the reference's largest, and their standard deviation.
+    """Tolerance for logits. largest, spread: the reference's largest logit, and their standard deviation.
 
     In half precision that depends on the model: each layer's rounding is carried on by the next, so that two right
     ways to compute 64 layers may differ ten times as much as those of 4. Both are about as far from the exact logits,

@@ -12,7 +12,7 @@ _CONTEXT = 3
 """Ids that must have occurred before for what followed them to be a guess."""
 
 _WINDOW = 8192
-"""How far back a stream's ids are looked at when it begins, so that a long prompt costs little memory."""
+"""Number of past ids searched when a stream begins, so that a long prompt costs little memory."""
 
 _MAX_DRAFT = 12
 """Most ids of a draft."""
@@ -24,7 +24,7 @@ _TRIAL = 2
 """Ids of a trial."""
 
 _MEMORY = 0.9
-"""What a stream's older guesses count for at each new one."""
+"""Factor on the weight of a stream's older guesses at each new one."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Drafter:
     """Drafts one stream's next ids, and tracks how many are accepted."""
 
     _after: dict[tuple[int, ...], int] = field(default_factory=dict)
-    """Some ids in a row to the position behind their last occurrence."""
+    """Some ids in a row to the position after their last occurrence."""
     _looked: int = 0
     """Positions up to which `_after` knows everything."""
     _right: float = 1.0
@@ -44,7 +44,7 @@ class Drafter:
 
     @property
     def acceptance(self) -> float:
-        """How likely the next guess is right."""
+        """Probability that the next guess is right."""
         return self._right / (self._right + self._wrong)
 
     def propose(self, tokens: Sequence[int], share: float, most: int) -> list[int]:
@@ -72,7 +72,7 @@ class Drafter:
         self._next_trial = length + self._rest
 
     def _worthwhile(self, share: float) -> int:
-        """How many ids to guess: the last one must come true more often than its row costs."""
+        """Number of ids to guess: the last one must be right more often than its row costs."""
         chance = acceptance = self.acceptance
         count = 0
         while count < _MAX_DRAFT and chance > share:
@@ -81,7 +81,7 @@ class Drafter:
         return count
 
     def _last_occurrence(self, tokens: Sequence[int]) -> int | None:
-        """The position behind the last occurrence of the ids at the end, before that; None where there is none."""
+        """The position after the last occurrence of the ids at the end, before that; None where there is none."""
         after, known = self._after, len(tokens)
         for position in range(max(self._looked, known - _WINDOW, _CONTEXT), known):
             after[tuple(tokens[position - _CONTEXT : position])] = position
@@ -90,7 +90,7 @@ class Drafter:
 
 
 _FORGET = 0.98
-"""What older steps count for at each new one."""
+"""Factor on the weight of older steps at each new one."""
 
 _FIRST_GUESS = 0.25
 """Part of a step's cost that grows with its rows, before anything was measured."""

@@ -1,7 +1,9 @@
-"""One running request: its sink, how it samples, its outputs, and its caller's handle."""
+"""One running request: how it is made or refused, its sampling state, its outputs, and its caller's handle."""
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -10,23 +12,36 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from lmtool.core.errors import ConstraintError, ConstraintTooComplexError, RequestError, ServerError
+from lmtool.core.interfaces import client_of
+from lmtool.core.logits_processors import Processors
 from lmtool.core.streams import failure
-from lmtool.core.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage
+from lmtool.core.types import (
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    SamplingParams,
+    ScoreRequest,
+    StreamId,
+    TokenOutput,
+    Usage,
+)
+from lmtool.inference.engine.plan import Sequence as TokenSequence
+from lmtool.inference.engine.request_checks import clamp_logprobs, validate_generate, validate_score
 from lmtool.inference.engine.sampling_result import SampledToken
 from lmtool.inference.engine.sampling_row import Bias, Row, RowState
+from lmtool.inference.engine.speculation import Drafter
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from concurrent.futures import Future
 
+    import torch
     from torch import Tensor
 
     from lmtool.core.errors import LmtoolError
-    from lmtool.core.interfaces import Guide, QueuePlace, Sink
-    from lmtool.core.logits_processors import Processors
-    from lmtool.inference.engine.sequence import Sequence as TokenSequence
-    from lmtool.inference.engine.speculation import Drafter
+    from lmtool.core.interfaces import Guide, GuideCompiler, QueuePlace, Sink
+    from lmtool.inference.engine.config import EngineConfig
 
 
 Control: TypeAlias = Literal["cancel", "pause", "resume"]
@@ -44,7 +59,7 @@ class Stream:
     top_logprobs: int | None
     seed: int
     tells_seed: bool = False
-    """Whether its first output bears the seed."""
+    """True if its first output bears the seed."""
     bias: Bias | None = None
     sent: int = 0
     """Tokens sent so far, generated or scored."""
@@ -63,25 +78,25 @@ class Stream:
     eos: frozenset[int] = frozenset()
     """The model's ids that end a text."""
     jump_forward: bool = True
-    """Whether ids that the constraint forces are appended without sampling."""
+    """True if ids that the constraint forces are appended without sampling."""
     forced_tokens: list[int] = field(default_factory=list)
     """Such ids, not yet part of the sequence."""
     drafter: Drafter | None = None
     """Guesses what follows; None without speculation."""
     began_at: float | None = None
-    """When its first step was planned, by `time.perf_counter`."""
+    """Time at which its first step was planned, by `time.perf_counter`."""
     logprob_ids: tuple[int, ...] = ()
     """Ids whose log-probabilities each token has, in place of the most likely ones."""
     row_state: RowState = field(init=False)
-    """What its rows have in common from step to step."""
+    """State shared by its rows from step to step."""
     _lasting_row: Row | None = None
-    """That of `next_row`, where nothing but its position changes from step to step."""
+    """Row of `next_row`, if only its position changes from step to step."""
     _counts_tokens: bool = field(init=False)
-    """Whether a penalty needs `counts`."""
+    """True if a penalty needs `counts`."""
     _ids_known: set[int] = field(default_factory=set)
     """The different ids of the sequence's first tokens, kept up to date only with a penalty that needs them."""
     _tokens_known: int = 0
-    """How many tokens that is."""
+    """Number of these tokens."""
 
     def __post_init__(self) -> None:
         self.row_state = RowState(self.sequence.tokens, self.sequence.prompt_length)
@@ -145,7 +160,7 @@ class Stream:
         return self._ids_known
 
     def _barred(self, before: int, allowed: Tensor | None) -> frozenset[int]:
-        """Ids that may not be sampled behind `before` tokens; none where the constraint allows nothing else."""
+        """Ids that may not be sampled after `before` tokens; none where the constraint allows nothing else."""
         barred = self.eos if self.guide is not None and self.sampling.ignore_eos else frozenset()
         if before < self.sampling.min_tokens:
             barred = self.sequence.stop_ids
@@ -158,12 +173,12 @@ class Stream:
 
     @property
     def samples_ahead(self) -> bool:
-        """Whether its next row is known, but for what penalties count, before the id that comes first is."""
+        """True if its next row is known, but for what penalties count, before the id that comes first is."""
         return self.pending_guide is None and self.processors is None
 
     @property
     def draftable(self) -> bool:
-        """Whether sampling behind a draft needs nothing that only a step of its own would know."""
+        """True if sampling after a draft needs nothing that only a step of its own would know."""
         params = self.sampling
         ends_late = self.pending_guide is not None and (params.min_tokens > 0 or params.ignore_eos)
         if self.processors is not None:  # they may depend on anything
@@ -184,9 +199,9 @@ class Stream:
     def accept(
         self, tokens: Sequence[SampledToken | None], model: str
     ) -> tuple[list[SampledToken], LmtoolError | None]:
-        """The valid tokens, in order, with the constraint advanced over them; and why the stream cannot go on.
+        """The valid tokens, in order, with the constraint advanced over them; and why the stream cannot continue.
 
-        tokens: one for each of the rows. Behind the first that differs from the draft none is valid. A bad row behind
+        tokens: one for each of the rows. After the first that differs from the draft none is valid. A bad row after
         a draft is left to the next step, which computes it as if nothing had been drafted. model: its name, for errors.
         """
         sequence = self.sequence
@@ -212,7 +227,7 @@ class Stream:
         return (good, None) if self.guide is None else self._advance_guide(good, self.guide)
 
     def _error(self) -> LmtoolError | None:
-        """Why nothing may be sampled any more."""
+        """Error of the constraint or of a processor, after which nothing may be sampled."""
         problem = None if self.guide is None else self.guide.error()
         return problem or (None if self.processors is None else self.processors.error)
 
@@ -223,7 +238,7 @@ class Stream:
 
     def _advance_guide(self, good: list[SampledToken], guide: Guide) -> tuple[list[SampledToken], LmtoolError | None]:
         """Advance the constraint over sampled tokens, up to where a step without a draft would have differed."""
-        forced = min(self.sequence.forced_count, len(good))  # the constraint is behind these already
+        forced = min(self.sequence.forced_count, len(good))  # the constraint has advanced over these already
         for place in range(forced, len(good)):
             token = good[place].token
             early_end = token in self.sequence.stop_ids and not guide.may_end()
@@ -237,7 +252,7 @@ class Stream:
 
     @property
     def resumes(self) -> bool:
-        """Whether it has sent nothing yet and goes on behind ids that count as generated."""
+        """True if it has sent nothing yet and continues after ids that count as generated."""
         return self.sequence.generates and not self.sent and len(self.sequence.tokens) > self.sequence.prompt_length
 
     def advance_over_generated(self) -> LmtoolError | None:
@@ -331,11 +346,11 @@ class Handle:
     ) -> None:
         self._control = control
         self.queue_place = place
-        """Where the stream waits, see `interfaces.Queued`."""
+        """Queue position of the stream, see `interfaces.Queued`."""
         self._stream = stream
 
     def began_at(self) -> float | None:
-        """When its turn came, see `interfaces.Timed`."""
+        """Time at which its first step was planned, see `interfaces.Timed`."""
         return self._stream.began_at
 
     def cancel(self) -> None:
@@ -349,3 +364,131 @@ class Handle:
     def resume(self) -> None:
         """Go on after `pause`."""
         self._control("resume")
+
+
+_SEED_BITS = 53
+"""Size of a seed drawn here: it is sent to clients, and many JSON readers parse numbers as doubles."""
+
+
+class StreamFactory:
+    """Makes streams over one model. Called in any event loop, one at a time."""
+
+    def __init__(self, info: ModelInfo, device: torch.device, config: EngineConfig) -> None:
+        self.guides: GuideCompiler | None = None
+        """Compiles constraints; None refuses them."""
+        self._info = info
+        self._device = device
+        self._config = config
+        self._numbers = itertools.count(1)
+
+    def create(self, request: GenerateRequest | ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
+        """The stream; its constraint is being compiled meanwhile. Raises `RequestError`."""
+        if isinstance(request, ScoreRequest):
+            return self._score(request, sink, loop)
+        prompt = validate_generate(request, self._info)
+        if request.prefill_only:
+            return self._prefill(request, prompt, sink, loop)
+        generated = request.generated
+        sampling = request.sampling
+        context = self._info.context_length or len(prompt) + sampling.max_tokens
+        processors = _processors(request)
+        eos_ends = request.constraint is not None or not sampling.ignore_eos  # it allows eos where its text may end
+        eos = frozenset(self._info.eos_token_ids)
+        sequence = TokenSequence(
+            number=next(self._numbers),
+            tokens=[*prompt, *generated],
+            prompt_length=len(prompt),
+            max_length=min(len(prompt) + sampling.max_tokens, context),
+            stop_ids=eos.union(sampling.stop_token_ids) if eos_ends else frozenset(sampling.stop_token_ids),
+            recompute_to=len(prompt) + len(generated) - 1 if generated else 0,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            client=_client(request, sink),
+            awaiting_constraint=request.constraint is not None or request.thought_marks is not None,
+        )
+        _validate_stops(generated, sequence.stop_ids)
+        stream = Stream(
+            request.stream_id,
+            sink,
+            loop,
+            sequence,
+            sampling,
+            clamp_logprobs(sampling.top_logprobs, self._info, self._config.max_logprobs),
+            seed=secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed,
+            bias=Bias.of(sampling.logit_bias, self._device),
+            tells_seed=request.resumable and (processors is None or processors.resumable),
+            counts=Counter(generated),
+            pending_guide=self._compile(request),
+            logprob_ids=request.logprob_token_ids,
+            processors=processors,
+            eos=eos,
+            jump_forward=self._config.jump_forward and not (processors is not None and processors.bars_ids),
+        )
+        stream.drafter = Drafter() if self._config.speculation and stream.draftable else None
+        return stream
+
+    def _compile(self, request: GenerateRequest) -> Future[Guide] | None:
+        if request.constraint is None and request.thought_marks is None:
+            return None
+        if self.guides is None and request.constraint is None:
+            raise RequestError("this server cannot end a thought at a budget", "leave budget and effort out")
+        if self.guides is None:
+            raise ConstraintError("this server enforces no constraints", "leave the constraint out")
+        if request.thought_marks is None:
+            return self.guides.compile(request.constraint)
+        return self.guides.compile(request.constraint, request.thought_marks)
+
+    def _prefill(
+        self, request: GenerateRequest, prompt: list[int], sink: Sink, loop: asyncio.AbstractEventLoop
+    ) -> Stream:
+        sequence = TokenSequence(
+            number=next(self._numbers),
+            tokens=prompt,
+            prompt_length=len(prompt),
+            max_length=len(prompt) + 1,
+            prefill_only=True,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            client=_client(request, sink),
+        )
+        return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), None, seed=0)
+
+    def _score(self, request: ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
+        prompt, scored = validate_score(request, self._info)
+        sequence = TokenSequence(
+            number=next(self._numbers),
+            tokens=prompt + scored,
+            prompt_length=len(prompt),
+            max_length=len(prompt) + len(scored),
+            scoring=True,
+            cache_salt=request.cache_salt,
+            client=_client(request, sink),
+        )
+        top = request.top_logprobs
+        top = None if top is None else clamp_logprobs(top, self._info, self._config.max_logprobs)
+        return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), top, seed=0)
+
+
+def _processors(request: GenerateRequest) -> Processors | None:
+    """The request's own, after what counts as generated. Raises `RequestError` where they cannot resume there."""
+    if not request.logits_processors:
+        return None
+    processors = Processors(request.logits_processors)
+    if request.generated:
+        processors.resume(request.generated)
+    return processors
+
+
+def _validate_stops(generated: tuple[int, ...], stop_ids: frozenset[int]) -> None:
+    """Raise `RequestError` where a stream could not have continued: after an id that ends it."""
+    for index, token in enumerate(generated[:-1]):
+        if token in stop_ids:
+            raise RequestError(
+                f"generated has {token} at index {index}, an id that ends the stream, and goes on behind it",
+                "send the ids of one stream, as they came",
+            )
+
+
+def _client(request: GenerateRequest | ScoreRequest, sink: Sink) -> Hashable:
+    """Client that a stream is scheduled for: the one named by a balancer, else the owner of the sink."""
+    return ("client", request.client) if request.client else client_of(sink)

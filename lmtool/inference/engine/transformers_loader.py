@@ -1,4 +1,7 @@
-"""Loads a model through transformers, and picks the fastest forward pass that gives transformers' own logits."""
+"""Loads a model through transformers, and picks the fastest forward pass that gives transformers' own logits.
+
+The model that passed the check gets a key-value cache from the memory that it leaves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmtool.core.errors import ModelLoadError, ResourceError
 from lmtool.core.types import LoadProgress, ModelInfo
-from lmtool.inference.engine import transformers_forward
 from lmtool.inference.engine.batch_invariant import (
     PACKED_MIN_ROWS,
     PLAIN_MIN_ROWS,
@@ -23,38 +25,113 @@ from lmtool.inference.engine.batch_invariant import (
     prepare_linears,
     product_name,
 )
-from lmtool.inference.engine.cache_size import allocate
-from lmtool.inference.engine.checked_model import CheckedModel, token_bytes, with_cache
+from lmtool.inference.engine.checkpoint import load_model
 from lmtool.inference.engine.cpu.forward import CompiledForward
 from lmtool.inference.engine.cpu.library import kernels
 from lmtool.inference.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
 from lmtool.inference.engine.cuda.products import make_cublas_deterministic
-from lmtool.inference.engine.decoder_config import matching_config
-from lmtool.inference.engine.device_memory import release
+from lmtool.inference.engine.decoder import LlamaForward, matching_config
+from lmtool.inference.engine.device import release
 from lmtool.inference.engine.fingerprint import contents_digest
 from lmtool.inference.engine.gguf.loader import gguf_modules, is_gguf
 from lmtool.inference.engine.hardware import kernel_dtype, this_machine
-from lmtool.inference.engine.llama_forward import LlamaForward
+from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache, allocate, cache_blocks
 from lmtool.inference.engine.model_runner import CHUNK_TOKENS, ModelRunner, RunnableModel
 from lmtool.inference.engine.selfcheck import (
     CHECK_BLOCKS,
     QUANTIZED,
     RecordedLayer,
     Reference,
+    TransformersForward,
     check_runner,
+    fix_frequencies,
     record_layers,
     reference_logits,
+    register,
 )
-from lmtool.inference.engine.weights import display_name, load_model
+from lmtool.inference.engine.weights import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lmtool.inference.engine.config import EngineConfig
-    from lmtool.inference.engine.cuda.llama_forward import CudaLlamaForward
-    from lmtool.inference.engine.decoder_config import DecoderConfig
+    from lmtool.inference.engine.cuda.forward import CudaLlamaForward
+    from lmtool.inference.engine.decoder import DecoderConfig
+
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """A model that passed the check, without a key-value cache for streams."""
+
+    name: str
+    runner: ModelRunner
+    reference: Reference
+    info: ModelInfo
+    """Description; its context length is the one that the model was made for."""
+    contents: str | None
+    token_bytes: int
+    """Approximate size of a token's activations in one layer."""
+
+
+def with_cache(model: CheckedModel, config: EngineConfig) -> RunnableModel:
+    """The model with keys and values for streams."""
+    info, old = model.info, model.runner.cache
+    assert info.context_length is not None
+    shapes, reserved = [shape for _, shape in old.layers], _graph_bytes(model, config)
+    scales = _cache_scales(model) if config.kv_cache_dtype == "fp8" else None
+    dtype = old.dtype if scales is None else torch.uint8
+    blocks = cache_blocks(model.name, shapes, info.context_length, dtype, old.device, config, CHECK_BLOCKS, reserved)
+    paged = isinstance(old, PagedCache)
+    cache = allocate(model.name, old.layers, blocks, dtype, old.device, scales, paged=paged)
+    runner = replace(model.runner, cache=cache)
+    if scales is not None:
+        tolerance = QUANTIZED["fp8" if config.quantize else "fp8 keys and values"]
+        check_runner(runner, f"{model.name} with --kv-cache-dtype fp8", model.reference, tolerance)
+    context = min(info.context_length, blocks * BLOCK_TOKENS + 1)
+    served = replace(info, context_length=context, dtype=config.quantize or info.dtype)
+    return RunnableModel(runner, blocks, served, model.contents)
+
+
+def _cache_scales(model: CheckedModel) -> list[Tensor]:
+    """For keys and values of eight bits, from those that the check stored. Raises `ResourceError` without kernels."""
+    cache = model.runner.cache
+    if type(model.runner) is ModelRunner or not isinstance(cache, PagedCache):
+        raise ResourceError(
+            f"{model.name} cannot be served with --kv-cache-dtype fp8: it needs Triton, which does not work here",
+            "leave --kv-cache-dtype out",
+        )
+    return cache.e4m3_scales()
+
+
+def _graph_bytes(model: CheckedModel, config: EngineConfig) -> int:
+    """Bytes on a GPU that CUDA graphs will need, and what they sample with; 0 without any."""
+    if type(model.runner) is ModelRunner:
+        return 0
+    from lmtool.inference.engine.cuda.graphs import graph_bytes
+
+    info, rows = model.info, config.max_streams
+    assert info.context_length is not None
+    assert info.vocab_size is not None
+    layers = len(model.runner.cache.layers)
+    kept = graph_bytes(rows, info.context_length, info.vocab_size, layers, model.token_bytes)
+    return kept + rows * info.vocab_size * _SAMPLING_BYTES
+
+
+_SAMPLING_BYTES = 8
+"""Bytes for each row and token of the vocabulary: its count in the stream, and a copy of its logit."""
+
+
+def token_bytes(model: PreTrainedModel) -> int:
+    """Bytes of a token's activations in one layer, about: see `CheckedModel.token_bytes`."""
+    text = model.config.get_text_config()
+    hidden, inner, experts = (
+        size if isinstance(size := getattr(text, name, None), int) else usual
+        for name, usual in (("hidden_size", 8192), ("intermediate_size", 32768), ("num_experts_per_tok", 1))
+    )
+    return int(model.dtype.itemsize * (8 * hidden + 3 * inner * experts))
 
 
 def load_transformers(
@@ -65,7 +142,7 @@ def load_transformers(
     Its key-value cache is allocated last, from what the weights in their final form leave. Raises `ModelLoadError`,
     `ResourceError` or `OutOfMemoryError`.
     """
-    transformers_forward.register()
+    register()
     if config.deterministic and device.type == "cuda":
         make_cublas_deterministic()
     return with_cache(_fastest(name, config, device, report), config)
@@ -130,7 +207,7 @@ class _Baseline:
     context: int
     """Most tokens of a stream."""
     config: DecoderConfig | None
-    """Of a model that our own passes compute."""
+    """Sizes of a model that our own passes compute; None for any other."""
     checked: CheckedModel
 
 
@@ -141,13 +218,13 @@ def _load_baseline(
     model = (gguf_modules if is_gguf(name) else load_model)(name, config, device, report)
     contents = _contents(model)
     reference = reference_logits(model, name)
-    transformers_forward.fix_frequencies(model)
+    fix_frequencies(model)
     context = _context_length(model.config, config)
     layers = record_layers(model, name, context)
     shapes = [(layer.layer, layer.shape) for layer in layers]
     cache = allocate(name, shapes, CHECK_BLOCKS, model.dtype, device)
     rows = PLAIN_MIN_ROWS if device.type == "cpu" else 1
-    runner = ModelRunner(transformers_forward.TransformersForward(model), cache, device, CHUNK_TOKENS, rows)
+    runner = ModelRunner(TransformersForward(model), cache, device, CHUNK_TOKENS, rows)
     if device.type == "cuda":
         own = config.deterministic or config.kv_cache_dtype != "auto"
         runner = paged_runner(runner, layers, model.dtype, deterministic=config.deterministic, own_kernels=own)
@@ -175,7 +252,7 @@ def _contents(model: PreTrainedModel) -> str | None:
 
 
 def _known_code(model: PreTrainedModel) -> bool:
-    """Whether it is computed by transformers' own code, and not by some that came with it."""
+    """True if it is computed by transformers' own code, and not by some that came with it."""
     return type(model).__module__.startswith("transformers.")
 
 
@@ -290,7 +367,7 @@ def fused_llama(
     """The Llama pass of fused GPU kernels over the weights; None, and nothing taken, without a `CudaRunner`."""
     if type(runner) is ModelRunner:
         return None
-    from lmtool.inference.engine.cuda.llama_forward import CudaLlamaForward
+    from lmtool.inference.engine.cuda.forward import CudaLlamaForward
     from lmtool.inference.engine.cuda.runner import CudaRunner
 
     assert isinstance(runner, CudaRunner)
@@ -332,7 +409,7 @@ def _context_length(model_config: PreTrainedConfig, config: EngineConfig) -> int
 
 
 def _fixed_rope_lengths(text: PreTrainedConfig) -> list[int]:
-    """Where rotary frequencies depend on the longest stream of a batch, the length up to which they do not.
+    """Lengths up to which rotary frequencies do not depend on the longest stream of a batch, where they do beyond.
 
     Beyond it a stream would change its neighbours: transformers picks the frequencies for a whole forward pass.
     """

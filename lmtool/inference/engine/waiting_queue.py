@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.plan import Sequence
 
 Rank: TypeAlias = tuple[bool, bool, int, int, int]
 
@@ -22,7 +22,7 @@ def rank(sequence: Sequence) -> Rank:
 
 
 def _share(sequence: Sequence) -> Hashable:
-    """What one client's sequences have in common that take turns with those of others."""
+    """Key of the sequences that share one client's turns."""
     return sequence.client, sequence.priority, sequence.prefill_only
 
 
@@ -34,7 +34,7 @@ class WaitingQueue:
     for all of them; and no newcomer ranks before an admitted sequence, except by priority.
 
     Waiting ages: of every eight admissions in a row at least one goes to the sequence that has waited longest, and it
-    ranks before all others from then on, also where memory is short. So a sequence behind k others is admitted after at
+    ranks before all others from then on, also where memory is short. So a sequence after k others is admitted after at
     most 8 (k + 1), however many urgent ones, or new clients, keep coming. A sequence that is paused, or still waits for
     its constraint, does not count as waiting; one with `prefill_only` does not age: others never wait for it.
     """
@@ -48,7 +48,7 @@ class WaitingQueue:
         """Admissions, one after the other, while an earlier sequence waited."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiting sequences."""
         return len(self._queue)
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -66,11 +66,11 @@ class WaitingQueue:
         return iter(self._queue)
 
     def __contains__(self, sequence: object) -> bool:
-        """Whether it waits."""
+        """True if it waits."""
         return sequence in self._queue
 
     def place(self, sequence: Sequence) -> int | None:
-        """Its place in order of service, from 1; None where it does not wait.
+        """Queue position of the sequence, from 1; None if it does not wait.
 
         Safe from any thread: a list is searched at once, and its elements are compared by identity.
         """

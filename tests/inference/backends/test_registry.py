@@ -78,7 +78,7 @@ def test_a_gguf_file_without_a_model(lmtool: Run, tmp_path: Path) -> None:
     (tmp_path / "small.gguf").write_bytes(b"nonsense")
     plain = lmtool("serve", "small.gguf", "--port", "0")
     assert plain.returncode == 8
-    assert "small.gguf is no GGUF file" in plain.stderr
+    assert "small.gguf is not a GGUF file" in plain.stderr
     missing = lmtool("serve", "small.gguf", "--backend", "llamacpp", "--port", "0")
     assert missing.returncode == 8
     assert "pip install llama-cpp-python" in missing.stderr

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lmtool.inference.engine.plan import Limits
+from lmtool.inference.engine.plan import Limits, Sequence
 from lmtool.inference.engine.prefix_cache import BlockAllocator
 from lmtool.inference.engine.scheduler import Scheduler
-from lmtool.inference.engine.sequence import Sequence
 
 CHUNK = 8
 LIMITS = Limits(max_streams=4, max_batch_tokens=20, chunk_tokens=CHUNK, block_tokens=4, max_scored_rows=16)

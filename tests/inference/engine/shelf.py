@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from lmtool.core.interfaces import Sink
 from lmtool.core.prompt_limits import LimitsByModel
 from lmtool.core.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, StreamId, TokenOutput
-from lmtool.inference.engine.model_slot import ServedModel
+from lmtool.inference.engine.model_manager import ServedModel
 
 PATIENCE = 20.0
 """Seconds after which what does not come counts as never coming."""

@@ -20,9 +20,9 @@ from lmtool.core.types import (
     SamplingParams,
     ScoreRequest,
 )
-from lmtool.inference.engine.admission import StreamFactory
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.request_checks import MAX_LOGPROBS, clamp_logprobs, validate_generate, validate_score
+from lmtool.inference.engine.stream import StreamFactory
 from tests.inference.engine.guiding import StepCompiler, steps
 
 INFO = ModelInfo("m", "c", "random", vocab_size=50, context_length=20, eos_token_ids=(2,), bos_token_id=1)

@@ -128,7 +128,7 @@ class TestRefusals:
         """A file that is cut off."""
         (tmp_path / "config.json").write_bytes((STORIES / "config.json").read_bytes())
         (tmp_path / "model.safetensors").write_bytes((STORIES / "model.safetensors").read_bytes()[:5000])
-        assert "is cut off: it has 5000 bytes" in self.refusal(tmp_path)
+        assert "is truncated: it has 5000 bytes" in self.refusal(tmp_path)
 
     def test_missing_weights(self, tmp_path):
         """A checkpoint without some of the model's weights is not filled up with random ones."""

@@ -10,11 +10,10 @@ import torch
 
 from lmtool.core.errors import ModelLoadError, OutOfMemoryError
 from lmtool.inference.engine import engine_loader
-from lmtool.inference.engine.cache_size import cache_blocks
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.device_memory import cache_room, forgetting_frames, release
+from lmtool.inference.engine.device import cache_room, forgetting_frames, release
 from lmtool.inference.engine.engine_loader import load_engine
-from lmtool.inference.engine.kv_cache import LayerShape, block_bytes
+from lmtool.inference.engine.kv_cache import LayerShape, block_bytes, cache_blocks
 
 GPU = torch.device("cuda:0")
 GB = 1 << 30
@@ -195,16 +194,16 @@ def test_a_closed_engine_holds_nothing(checkpoint, gpu, monkeypatch):
 
 def test_the_cache_is_measured_last(checkpoint, monkeypatch):
     """When its room is measured, the weights have their final form, and transformers' model has lost them."""
-    from lmtool.inference.engine import checked_model, transformers_loader
+    from lmtool.inference.engine import transformers_loader
 
     models, left = [], []
-    load, measure = transformers_loader.load_model, checked_model.cache_blocks
+    load, measure = transformers_loader.load_model, transformers_loader.cache_blocks
 
     def measured(*arguments):
         left.append(sum(weight.numel() for weight in models[0].parameters()))
         return measure(*arguments)
 
     monkeypatch.setattr(transformers_loader, "load_model", lambda *own: models.append(load(*own)) or models[-1])
-    monkeypatch.setattr(checked_model, "cache_blocks", measured)
+    monkeypatch.setattr(transformers_loader, "cache_blocks", measured)
     engine_loader.load_engine(str(checkpoint("llama")), EngineConfig(threads=1)).close()
     assert left == [0]

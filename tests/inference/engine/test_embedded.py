@@ -17,9 +17,8 @@ from lmtool.core.types import GenerateRequest, SamplingParams, ScoreRequest
 from lmtool.inference.engine import transformers_loader
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.cpu.forward import CompiledForward
-from lmtool.inference.engine.embedded import FOLDER, is_embedded
-from lmtool.inference.engine.engine_loader import load_engine
-from lmtool.inference.engine.llama_forward import LlamaForward
+from lmtool.inference.engine.decoder import LlamaForward
+from lmtool.inference.engine.engine_loader import FOLDER, is_embedded, load_engine
 from lmtool.inference.engine.selfcheck import check_runner, reference_logits
 from lmtool.inference.tiny.path import MODEL_DIR
 from tests.inference.engine.conftest import bits, no_compiler
@@ -158,7 +157,7 @@ class TestDamage:
         """A copy that counts as the embedded model."""
         for file in MODEL_DIR.iterdir():
             (tmp_path / file.name).write_bytes(file.read_bytes())
-        monkeypatch.setattr("lmtool.inference.engine.embedded.FOLDER", Path(tmp_path))
+        monkeypatch.setattr("lmtool.inference.engine.engine_loader.FOLDER", Path(tmp_path))
         return tmp_path
 
     def test_cut_off(self, copy):

@@ -13,7 +13,7 @@ import torch
 
 from lmtool.core.streams import stream
 from lmtool.core.types import GenerateRequest, SamplingParams, ScoreRequest
-from lmtool.inference.engine import idle_memory
+from lmtool.inference.engine import engine_thread
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.engine_loader import load_engine
 from tests.protocol.lmtp.harness import until
@@ -383,8 +383,8 @@ class TestLife:
 
     async def test_memory_comes_back(self, checkpoint, run, monkeypatch):
         """While nothing runs, the memory of keys and values is the system's; streams then are what they were."""
-        monkeypatch.setattr(idle_memory, "REST_SECONDS", 0.0)
-        monkeypatch.setattr(idle_memory, "LONG_REST_SECONDS", 0.0)
+        monkeypatch.setattr(engine_thread, "REST_SECONDS", 0.0)
+        monkeypatch.setattr(engine_thread, "LONG_REST_SECONDS", 0.0)
         engine = load_engine(str(checkpoint("llama-packed")), EngineConfig(threads=1))
         try:
             before = await run(engine, GenerateRequest(1, tuple(range(3, 60)), SHORT))

@@ -11,9 +11,9 @@ import torch
 
 from lmtool.core.errors import DeviceLostError
 from lmtool.core.types import GenerateRequest, SamplingParams, ScoreRequest
-from lmtool.inference.engine import device_loss
+from lmtool.inference.engine import device
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.device_loss import is_lost, step_error
+from lmtool.inference.engine.device import is_lost, step_error
 from lmtool.inference.engine.engine_loader import load_engine
 
 NEW = 16
@@ -125,7 +125,7 @@ async def test_a_lost_device(checkpoint, run, monkeypatch) -> None:
     told: list[Exception] = []
     heard = threading.Event()
     engine.on_lost(lambda failure: (told.append(failure), heard.set()))
-    monkeypatch.setattr(device_loss, "is_lost", lambda _device, _problem: True)
+    monkeypatch.setattr(device, "is_lost", lambda _device, _problem: True)
     monkeypatch.setattr(type(engine._runner.forward), "logits", raising(RuntimeError("CUDA error: gone\nmore")))
     try:
         outputs = await run(engine, *requests(3))
@@ -189,13 +189,13 @@ class TestIsLost:
                     raise answer
                 return 1.0
 
-        monkeypatch.setattr(device_loss.torch, "zeros", lambda *_, **__: Device())
-        monkeypatch.setattr(device_loss.torch.cuda, "synchronize", lambda _: None)
+        monkeypatch.setattr(device.torch, "zeros", lambda *_, **__: Device())
+        monkeypatch.setattr(device.torch.cuda, "synchronize", lambda _: None)
         assert is_lost(self.CUDA, RuntimeError("a step failed")) is lost
 
     def test_without_trying(self, monkeypatch) -> None:
         """A CPU is never lost, nor is a device that had no memory for a step."""
-        monkeypatch.setattr(device_loss.torch, "zeros", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(device.torch, "zeros", lambda *_, **__: 1 / 0)
         assert not is_lost(torch.device("cpu"), RuntimeError())
         assert not is_lost(self.CUDA, torch.OutOfMemoryError())
 

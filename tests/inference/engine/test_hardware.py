@@ -10,7 +10,7 @@ import torch
 from lmtool.core.errors import ResourceError
 from lmtool.inference.engine.batch_invariant import packing_works
 from lmtool.inference.engine.cpu.library import kernels, use_kernels
-from lmtool.inference.engine.decoder_config import decoder_config
+from lmtool.inference.engine.decoder import decoder_config
 from lmtool.inference.engine.hardware import (
     Machine,
     choose_dtype,

@@ -7,9 +7,16 @@ import torch
 from torch import nn
 
 from lmtool.core.errors import OutOfMemoryError, ResourceError
-from lmtool.inference.engine.cache_size import allocate, cache_blocks
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, PagedCache, block_bytes
+from lmtool.inference.engine.kv_cache import (
+    BLOCK_TOKENS,
+    KVCache,
+    LayerShape,
+    PagedCache,
+    allocate,
+    block_bytes,
+    cache_blocks,
+)
 
 WIDE, NARROW = LayerShape(2, 8, 4), LayerShape(1, 4, 4)
 

@@ -124,7 +124,7 @@ async def test_drafted_rows_have_the_bits_of_plain_decode(
     ]
     try:
         expected = {n: (await run(plain, request))[n] for n, request in enumerate(requests)}
-        monkeypatch.setattr("lmtool.inference.engine.admission.Drafter", Known)
+        monkeypatch.setattr("lmtool.inference.engine.stream.Drafter", Known)
         Known.texts = {request.prompt: [o.token for o in expected[request.stream_id]] for request in requests}
         Known.tried = Known.right = 0
         for own in requests:
@@ -193,7 +193,7 @@ def test_any_traffic(shapes, seed, guesses, pair, run, random_ids, runner, monke
         requests.append(GenerateRequest(n, prompt, SAMPLINGS[kind], constraint=text and steps(text), priority=priority))
     expected = {request.stream_id: runner.run(run(plain, request))[request.stream_id] for request in requests}
     with monkeypatch.context() as patched:
-        patched.setattr("lmtool.inference.engine.admission.Drafter", guesses)
+        patched.setattr("lmtool.inference.engine.stream.Drafter", guesses)
         Known.texts = {request.prompt: [o.token for o in expected[request.stream_id]] for request in requests}
         came = runner.run(_random_traffic(drafting, requests, Random(seed)))
     for request in requests:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lmtool.core.types import GenerateRequest, SamplingParams
-from lmtool.inference.engine import masks
+from lmtool.inference.engine import logits as logits_module
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.engine_loader import load_engine
-from lmtool.inference.engine.masks import apply_masks, apply_masks_on_cpu
+from lmtool.inference.engine.logits import apply_masks, apply_masks_on_cpu
 from tests.inference.engine.guiding import StepCompiler, steps
 
 EOS = 2
@@ -273,7 +273,7 @@ class TestOnLogits:
         logits, words = torch.randn(3, 777, generator=seed), self._words(2, 777, seed)
         by_kernel, by_table = logits.clone(), logits.clone()
         apply_masks(by_kernel, [0, 2], words)
-        monkeypatch.setattr(masks, "kernels", lambda: None)
+        monkeypatch.setattr(logits_module, "kernels", lambda: None)
         assert not apply_masks_on_cpu(logits, [0, 2], words)
         apply_masks(by_table, [0, 2], words)
         assert torch.equal(by_kernel, by_table)

@@ -18,9 +18,7 @@ from lmtool.core.interfaces import client_of
 from lmtool.core.prompt_limits import PromptLimits
 from lmtool.core.types import LoadProgress, TokenOutput
 from lmtool.inference.engine import model_manager as host_module
-from lmtool.inference.engine.model_budget import ModelBudget
-from lmtool.inference.engine.model_manager import ModelManager
-from lmtool.inference.engine.model_slot import CountingSink, ModelSlot, ServedModel
+from lmtool.inference.engine.model_manager import CountingSink, ModelBudget, ModelManager, ModelSlot, ServedModel
 from tests.inference.engine.shelf import Clock, Collector, Shelf, anything, ask, named, turn, until
 
 
@@ -142,7 +140,7 @@ class TestNames:
         assert shelf.models["anything"].requests == [ask(2)]
         host.submit(ask(3, "new\nline"), sink)
         await turn()
-        assert "no possible name" in sink.of(3)[0].error
+        assert "not a possible model name" in sink.of(3)[0].error
         await host.close()
 
     async def test_names_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +276,7 @@ class TestControl:
         shelf, sink = Shelf(open_=False), Collector()
         host = ModelManager(shelf.load, named("a"))
         host.submit(ask(1, "a"), sink)
-        with pytest.raises(OverloadedError, match="on its way"):
+        with pytest.raises(OverloadedError, match="is being loaded"):
             await host.unload("a")
         shelf.gate.set()
         await host.load("a")

@@ -11,9 +11,7 @@ from lmtool.core.errors import (
     RequestError,
 )
 from lmtool.core.types import TokenOutput
-from lmtool.inference.engine.model_budget import ModelBudget
-from lmtool.inference.engine.model_manager import ModelManager
-from lmtool.inference.engine.model_slot import ServedModel
+from lmtool.inference.engine.model_manager import ModelBudget, ModelManager, ServedModel
 from tests.inference.engine.shelf import Clock, Collector, Shelf, ask, named, sized, turn, until
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 
 def generating(tokens: int, prompt: int, most: int = 9, **more: object) -> Sequence:

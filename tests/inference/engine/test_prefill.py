@@ -7,8 +7,7 @@ import pytest
 from lmtool.core.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest, Usage
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.engine_loader import load_engine
-from lmtool.inference.engine.plan import Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Sequence, Span
 from tests.inference.engine.conftest import bits
 from tests.inference.engine.scheduling import cached_blocks, make
 from tests.inference.engine.scheduling import step as run_step

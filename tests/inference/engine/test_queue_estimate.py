@@ -9,11 +9,10 @@ from statistics import median
 
 import pytest
 
-from lmtool.inference.engine.plan import Limits
+from lmtool.inference.engine.plan import Limits, Sequence
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.inference.engine.queue_estimate import QueueEstimate
 from lmtool.inference.engine.scheduler import Scheduler
-from lmtool.inference.engine.sequence import Sequence
 from tests.inference.engine.scheduling import EOS
 
 LIMITS = Limits(16, 256, 32, 32, 256, prompt_share=2)

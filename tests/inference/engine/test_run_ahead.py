@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from lmtool.core.types import SamplingParams
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.run_ahead import RunAheadStep, sample_step
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
+from lmtool.inference.engine.step import RunAheadStep, sample_step
 from lmtool.inference.engine.stream import Stream
 from tests.inference.engine.scheduling import generate, make, score, shape, step
 

@@ -15,11 +15,12 @@ from torch.overrides import TorchFunctionMode
 
 from lmtool.core.logprobs.uniform import uniform
 from lmtool.core.types import SamplingParams
-from lmtool.inference.engine import masks, sampler, sampling_result, top_p
+from lmtool.inference.engine import logits as logits_module
+from lmtool.inference.engine import sampler, sampling_result
+from lmtool.inference.engine.logits import row_chunks
 from lmtool.inference.engine.sampler import sample, start_sampling
-from lmtool.inference.engine.sampling_result import SampledToken, SamplingResult, row_chunks, row_logprobs
-from lmtool.inference.engine.sampling_row import Bias, Row
-from lmtool.inference.engine.uniforms import uniforms
+from lmtool.inference.engine.sampling_result import SampledToken, SamplingResult, row_logprobs
+from lmtool.inference.engine.sampling_row import Bias, Row, uniforms
 
 EXTRA = json.loads((Path(__file__).parents[2] / "data/stories260K/reference_extra.json").read_text())
 LOGITS = torch.log(torch.tensor([0.05, 0.4, 0.1, 0.3, 0.15]))
@@ -269,8 +270,8 @@ class TestWaiting:
     def _device(self, monkeypatch):
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
         monkeypatch.setattr(sampling_result, "to_host", lambda tensor: tensor)
-        monkeypatch.setattr(top_p, "_logsumexp_kernel", lambda: partial(torch.logsumexp, dim=-1))
-        monkeypatch.setattr(masks, "apply_masks_on_gpu", lambda *_: False)  # there may be Triton without a GPU
+        monkeypatch.setattr(logits_module, "_logsumexp_kernel", lambda: partial(torch.logsumexp, dim=-1))
+        monkeypatch.setattr(logits_module, "apply_masks_on_gpu", lambda *_: False)  # there may be Triton without a GPU
 
     def begun(self, *rows):
         """Draw from logits of 6000 ids that are nowhere."""

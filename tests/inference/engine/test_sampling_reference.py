@@ -1,4 +1,4 @@
-"""The CPU's samplers, kernels and torch alike, against the definition in float64."""
+"""The sampler against a slow reference, and its distributions with each parameter changed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from lmtool.inference.engine.sampler import sample
 from lmtool.inference.engine.sampling_row import Row
 from tests.inference.engine.random_rows import random_rows
 from tests.inference.engine.sampling_reference import check, expected
+from tests.inference.engine.what_if_cases import check as check_what_if
 
 
 @pytest.mark.parametrize("by", ["kernels", "torch"])
@@ -34,3 +35,12 @@ def test_the_definition():
     logits = torch.log(torch.tensor([0.1, 0.5, 0.1, 0.3]))
     row = Row(SamplingParams(temperature=1.0, top_k=3, top_p=0.6, logprobs_mode="processed"))
     assert torch.exp(expected(logits, row).logprobs).tolist() == pytest.approx([0, 0.625, 0, 0.375])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_engine_does_what_is_told(seed: int) -> None:
+    """Over random steps and parameters every bound holds, and who is told to be drawn is drawn by the sampler."""
+    counts = check_what_if(40, 10_000 + seed)
+    assert counts["steps"] == 40
+    assert counts["exact"] > 5
+    assert counts["drawn"] > 5

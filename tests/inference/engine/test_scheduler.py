@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmtool.inference.engine.plan import Sequence
 from lmtool.inference.engine.prefix_cache import PrefixCache
-from lmtool.inference.engine.sequence import Sequence
 from tests.inference.engine.scheduling import CHUNK, EOS, generate, make, prompt_of, score, step
 
 

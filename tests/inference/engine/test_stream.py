@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lmtool.core.types import SamplingParams, Usage
+from lmtool.inference.engine.plan import Sequence
 from lmtool.inference.engine.sampling_result import SampledToken
-from lmtool.inference.engine.sequence import Sequence
 from lmtool.inference.engine.stream import Stream
 from tests.inference.engine.guiding import StepGuide
 

@@ -10,14 +10,14 @@ import torch
 import transformers
 
 from lmtool.core.types import ScoreRequest
-from lmtool.inference.engine import llama_forward, transformers_loader
+from lmtool.inference.engine import decoder, transformers_loader
 from lmtool.inference.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.cpu import forward
 from lmtool.inference.engine.cpu.forward import CompiledForward
+from lmtool.inference.engine.decoder import LlamaForward
 from lmtool.inference.engine.engine_loader import load_engine
-from lmtool.inference.engine.llama_forward import LlamaForward
-from lmtool.inference.engine.transformers_forward import TransformersForward
+from lmtool.inference.engine.selfcheck import TransformersForward
 from tests.inference.engine.conftest import no_compiler, save_model
 
 LEAN = {"llama", "llama-tied", "llama3-rope", "llama-packed", "mistral", "qwen2", "qwen3"}
@@ -90,7 +90,7 @@ async def test_compiled_logits_that_differ(dtype, monkeypatch, checkpoint, caplo
 
 async def test_logits_that_differ(monkeypatch, checkpoint, reference, run, random_ids, caplog):
     """A lean pass that gives other logits is not used: the model is loaded again and runs through its modules."""
-    monkeypatch.setattr(llama_forward, "_rotate", lambda heads, cos, sin: heads * cos)
+    monkeypatch.setattr(decoder, "_rotate", lambda heads, cos, sin: heads * cos)
     with no_compiler(), caplog.at_level(logging.WARNING):
         engine = load_engine(str(checkpoint("llama")), EngineConfig(threads=1))
     assert "runs through transformers' modules" in caplog.text

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmtool.inference.engine.plan import Limits
+from lmtool.inference.engine.plan import Limits, Sequence
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.inference.engine.scheduler import Scheduler
-from lmtool.inference.engine.sequence import Sequence
 from lmtool.inference.engine.waiting_queue import MAX_OVERTAKES, WaitingQueue, rank
 from tests.inference.engine.scheduling import cached_blocks
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.core.types import TokenOutput
-    from lmtool.inference.engine.batch import Batch
     from lmtool.inference.engine.engine import Engine
+    from lmtool.inference.engine.model_runner import Batch
 
 SAMPLING: dict[str, dict[str, float]] = {
     "greedy": {},
@@ -104,7 +104,7 @@ class Host:
             "torch": str(torch.__version__),
             "python": sys.version.split()[0],
             "triton": find_spec("triton") is not None,
-            "graphs": (folder / "lmtool/inference/engine/cuda/graph_sampling.py").is_file(),
+            "graphs": (folder / "lmtool/inference/engine/cuda/sampling.py").is_file(),
         }
 
     def measure(self, runner: str, streams: int, sampling: str, context: int, steps: int) -> dict[str, Any]:
@@ -219,13 +219,13 @@ def _without_kernels(kind: str, forward: FreeForward) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with suppress(ImportError):  # in versions whose graphs have no such kernel
-            rows = import_module("lmtool.inference.engine.cuda.graph_rows")
+            rows = import_module("lmtool.inference.engine.cuda.graphs")
             stack.enter_context(patch.object(rows, "place_rows", _do_nothing))  # called at each step: no slow mock
         if kind == GRAPHS:
             kernels = import_module("lmtool.inference.engine.cuda.kernels.sampling")
             stack.enter_context(patch.object(kernels, "sample_rows", partial(_sample_nothing, kernels.Samples)))
             stack.enter_context(patch.object(kernels, "count_tokens", _do_nothing))
-            capture = import_module("lmtool.inference.engine.cuda.capture").CaptureStream
+            capture = import_module("lmtool.inference.engine.cuda.kernels.tiles").CaptureStream
             stack.enter_context(patch.object(capture, "capture", lambda _, run: _captured(run, forward)))
         yield
 

@@ -95,7 +95,7 @@ class Peer:
                 self._ways["torch"] = self._onednn(getattr(torch, kind), len(copies))
 
     def _copied(self, packed: PackedProduct) -> PackedProduct:
-        from lmtool.inference.engine.cpu.weight_memory import WeightMemory
+        from lmtool.inference.engine.cpu.products import WeightMemory
 
         weights = WeightMemory(self._kernels).empty(*packed.weights.shape, dtype=packed.weights.dtype)
         return replace(packed, weights=weights.copy_(packed.weights))

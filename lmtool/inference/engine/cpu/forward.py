@@ -1,4 +1,4 @@
-"""The forward pass of a decoder through the C kernels: one call a step.
+"""The forward pass of a decoder through the C kernels, one call a step, and a runner of it with its own cache.
 
 Letters: T tokens of the batch, H query heads, KV key heads, D head size, I inner size of the MLP, V vocabulary.
 """
@@ -18,23 +18,23 @@ from lmtool.inference.engine.cpu.library import STORE, CGroup, CLayer, CModel, C
 from lmtool.inference.engine.cpu.products import (
     INT4_DTYPE,
     PackedProduct,
+    WeightMemory,
     interleaved,
     is_blocks,
     pack,
 )
-from lmtool.inference.engine.cpu.weight_memory import WeightMemory
-from lmtool.inference.engine.decoder_weights import fuse, take_weights
-from lmtool.inference.engine.model_runner import ModelRunner
+from lmtool.inference.engine.decoder import fuse, take_weights
+from lmtool.inference.engine.kv_cache import allocate, cache_blocks
+from lmtool.inference.engine.model_runner import CHUNK_TOKENS, ModelRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.inference.engine.attention import BlockAttention
-    from lmtool.inference.engine.batch import Batch
+    from lmtool.inference.engine.config import EngineConfig
     from lmtool.inference.engine.cpu.library import Kernels
-    from lmtool.inference.engine.decoder_config import DecoderConfig
-    from lmtool.inference.engine.decoder_weights import Affine, LayerWeights, Weights
+    from lmtool.inference.engine.decoder import Affine, DecoderConfig, LayerWeights, Weights
     from lmtool.inference.engine.kv_cache import KVCache
+    from lmtool.inference.engine.model_runner import Batch, BlockAttention
 
 
 _CPU = torch.device("cpu")
@@ -91,7 +91,7 @@ class CompiledForward:
         self._config = config
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
         self.cache_dtype = torch.float32 if dtype == torch.float32 else torch.float16
-        """What keys and values are stored as: half as much to read, and as closely as such weights are worth."""
+        """Storage dtype of keys and values: half as much to read, as precise as weights of these types justify."""
         tied = decoder.head is None
         head = torch.int8 if dtype == INT4_DTYPE else dtype
         memory = WeightMemory(kernels)
@@ -294,3 +294,25 @@ def _page_out_behind(
         for place, size in tracked.places:
             library.page_out(place, size)
         tracked.places.clear()
+
+
+def compiled_runner(
+    name: str,
+    library: Kernels,
+    decoder: DecoderConfig,
+    weights: Weights,
+    frequencies: Tensor,
+    context: int,
+    stored: torch.dtype,
+    config: EngineConfig,
+) -> tuple[ModelRunner, int]:
+    """A runner of the compiled pass with a cache of its own, and the cache's blocks.
+
+    weights: taken out. frequencies: [head_dim / 2] float32. context: positions of the longest stream. stored: what
+    weights are stored as. Raises `OutOfMemoryError`, or `ResourceError` for too small a cache.
+    """
+    forward = CompiledForward(library, decoder, weights, frequencies, context, stored)
+    shape = decoder.layer_shape
+    blocks = cache_blocks(name, [shape] * len(forward.layers), context, forward.cache_dtype, _CPU, config, fewest=1)
+    cache = allocate(name, [(layer, shape) for layer in forward.layers], blocks, forward.cache_dtype, _CPU)
+    return forward.runner(cache, CHUNK_TOKENS), blocks

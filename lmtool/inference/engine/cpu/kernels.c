@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "products.h"
+#include "kernels.h"
 
 #define BLOCK 16 /* positions in a block of the key-value cache */
 #define PARTS (BLOCK / LANES)

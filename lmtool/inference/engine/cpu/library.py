@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-SOURCES = tuple(
-    Path(__file__).with_name(f"{name}.c") for name in ("kernels", "products", "quantized", "k_quants", "sampling")
-)
-_HEADERS = tuple(Path(__file__).with_name(f"{name}.h") for name in ("vectors", "products", "tiles", "byte_products"))
+SOURCES = tuple(Path(__file__).with_name(f"{name}.c") for name in ("kernels", "products", "quantized", "sampling"))
+_HEADERS = (Path(__file__).with_name("kernels.h"),)
 
 COMPILE_SECONDS = 120
 """Timeout of the compiler for a source; it takes some two."""
@@ -44,7 +42,7 @@ ADVICE = ("install gcc or clang, or name a C compiler with CC",)
 _WORK = "compiling-"
 """Beginning of the names of folders with unfinished files."""
 _compilers: set[subprocess.Popen[str]] = set()
-"""Those that run."""
+"""Running compilers."""
 _starting = threading.Lock()
 """Held to start a compiler."""
 
@@ -56,7 +54,7 @@ def _threading() -> list[list[str]]:
     """Flags for several threads, to be tried in turn; the last ones give a library of one thread."""
     spec = importlib.util.find_spec("torch") if sys.platform == "darwin" else None
     folders = [f"{folder}/lib" for folder in (spec.submodule_search_locations or ())] if spec else []
-    apple = [  # Apple's clang has OpenMP behind this flag, and torch brings the library; two of them do not get along
+    apple = [  # Apple's clang has OpenMP with this flag, and torch brings the library; two of them do not get along
         ["-Xclang", "-fopenmp", f"-L{folder}", "-lomp", f"-Wl,-rpath,{folder}"] for folder in folders
     ]
     return [["-fopenmp"], *apple, []]
@@ -70,7 +68,7 @@ STORE, ADD, GATED, GELU = range(4)
 
 
 class CProduct(Structure):
-    """`Product` of products.h."""
+    """`Product` of kernels.h."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("weights", "bias")),
@@ -135,11 +133,11 @@ class Kernels:
         """Raises OSError for a file that is no library of this machine."""
         library = ctypes.CDLL(str(path))
         self.digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        """Of the machine code; the same source, compiler and processor give the same."""
+        """Digest of the machine code; the same source, compiler and processor give the same."""
         self.tile_width: int = _function(library, "tile_width", returns=c_int64)()
         """Outputs in a tile of packed weights."""
         self.paired = bool(_function(library, "paired", returns=c_int64)())
-        """Whether bfloat16 weights stand two by two and are multiplied so, by inputs rounded to bfloat16; else weights
+        """True if bfloat16 weights stand two by two and are multiplied so, by inputs rounded to bfloat16; else weights
         are widened and inputs are float32."""
         self.instructions: str = _function(library, "instructions", returns=c_char_p)().decode()
         """The processor's that are used, such as `AVX512-BF16`."""
@@ -159,7 +157,7 @@ class Kernels:
         self.pack_superblocks = _function(library, "pack_superblocks", c_int64, c_void_p, c_int64, c_int64, c_void_p)
         self.weight_rows = _function(library, "weight_rows", POINTER(CProduct), c_void_p, c_int64, c_void_p)
         self.byte_zero: int = _function(library, "byte_zero", returns=c_int64)()
-        """What stands for 0 in a byte of packed int8 weights."""
+        """Byte that represents 0 in packed int8 weights."""
         self.spin = _function(library, "spin", c_int64, c_int64, returns=c_int64)
         self.apply_masks = _function(library, "apply_masks", c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64)
         self.sample = _function(library, "sample", c_void_p, c_int64, c_void_p, c_int64)
@@ -176,7 +174,7 @@ def _function(
 
 
 _enabled = True
-"""Whether `kernels` may return any."""
+"""True if `kernels` may return any."""
 
 
 def use_kernels(choice: str) -> None:

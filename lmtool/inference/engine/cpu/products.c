@@ -9,15 +9,14 @@
              for zero
    int4      [K / 32, 18 * WIDTH bytes]: scales alike, then [4, WIDTH, 4] bytes; byte i of quarter s has input 4 s + i in
              its low bits and input 16 + 4 s + i in its high ones, 8 for zero
-   Q4_K, Q5_K, Q6_K    [K / 256, bytes], see k_quants.c
+   Q4_K, Q5_K, Q6_K    [K / 256, bytes], see quantized.c
 
    A row of inputs becomes words of 4 bytes: a float32, a pair of bfloat16, or for quantized weights GROUP_WORDS a group.
 
    A row of a product is one chain of operations over K for each output, whatever the other rows are, and rounding
    an input depends on its own row alone. So a row has the same bits in any batch, also alone. */
 
-#include "byte_products.h"
-#include "tiles.h"
+#include "kernels.h"
 
 INLINE vec silu(vec x) { return x / (exponential(-x) + 1.0f); }
 

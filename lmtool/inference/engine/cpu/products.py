@@ -1,10 +1,8 @@
-"""Weights in the layout of the C kernels, and the products with them.
-
-A product's row has the same bits whatever the other rows are, and in a batch of one as well.
-"""
+"""Matrix products by the C kernels: weights in their layout, and the memory that holds them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,22 +22,22 @@ from lmtool.inference.engine.cpu.library import (
     CProduct,
     address,
 )
-from lmtool.inference.engine.cpu.weight_memory import WeightMemory
 
 if TYPE_CHECKING:
     from lmtool.inference.engine.cpu.library import Kernels
+
 
 INT4_DTYPE: torch.dtype = vars(torch)["int4"]
 """Names the format; no tensor of ours has it. Torch's own types do not know it."""
 
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8, INT4_DTYPE: INT4}
-"""What to store weights as to the kernels' format."""
+"""Storage dtype of weights to the kernels' format."""
 
 GROUP = 32
 """Inputs whose int8 or int4 weights share a scale."""
 
 _GROUP_BYTES = {torch.int8: 2 + GROUP, INT4_DTYPE: 2 + GROUP // 2}
-"""Of an output: a scale in float16, and the weights."""
+"""Bytes of an output's group: a scale in float16, and the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +52,9 @@ class BlockType:
     inputs: int
     """In a block."""
     bytes: int
-    """Of a block in a file. No two types have the same."""
+    """Bytes of a block in a file. No two types have the same."""
     packed_bytes: int
-    """Of a block of an output in a tile."""
+    """Bytes of a block of an output in a tile."""
 
 
 BLOCK_TYPES = {
@@ -78,7 +76,7 @@ class PackedProduct:
 
     weights: Tensor
     """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs,
-    or [tiles, blocks, packed_bytes * width] uint8, see products.c; outputs behind the last one are 0, and so is what
+    or [tiles, blocks, packed_bytes * width] uint8, see products.c; outputs after the last one are 0, and so is what
     fills up an odd last pair or a last group."""
     bias: Tensor | None
     """[tiles * width] float32"""
@@ -141,7 +139,7 @@ def _whole(bias: Tensor | None, outputs: int) -> Tensor | None:
 
 
 def is_blocks(weight: Tensor) -> bool:
-    """Whether a weight is one of blocks, see `BlockType`."""
+    """True if a weight is one of blocks, see `BlockType`."""
     return weight.dim() == 3
 
 
@@ -225,3 +223,28 @@ def multiply(kernels: Kernels, product: PackedProduct, inputs: Tensor) -> Tensor
     room = torch.empty(tokens, max(product.inputs, _FEWEST_WORDS), dtype=torch.float32)
     kernels.product(product.structure, address(inputs), tokens, STORE, address(out), product.outputs, address(room))
     return out
+
+
+_PIECE = 64 << 20
+"""Bytes taken at once: more than any C library keeps for later. What is not written to takes no memory."""
+
+_LINE = 64
+"""Bytes of a cache line, where every tensor begins."""
+
+
+class WeightMemory:
+    """Hands out tensors; their memory goes back with the last of each piece."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._free = torch.empty(0, dtype=torch.uint8)
+
+    def empty(self, *size: int, dtype: torch.dtype) -> Tensor:
+        """A tensor of that size with any content."""
+        used = math.prod(size) * dtype.itemsize
+        room = -(-used // _LINE) * _LINE
+        if room > len(self._free):
+            self._free = torch.empty(max(room, _PIECE), dtype=torch.uint8)
+            self._kernels.prefer_large_pages(self._free.data_ptr(), len(self._free))  # before anything is written there
+        own, self._free = self._free[:used], self._free[room:]
+        return own.view(dtype).view(size)

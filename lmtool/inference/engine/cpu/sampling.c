@@ -3,7 +3,7 @@
 #include <float.h>
 #include <string.h>
 
-#include "vectors.h"
+#include "kernels.h"
 
 #define WORD 32       /* ids in a word of a mask */
 #define BLOCK 256     /* ids whose probabilities are summed up first */

@@ -26,7 +26,7 @@ _MIN_TEMPERATURE = 1e-5
 _ROW = struct.Struct("7qd3f28x")
 """`Row` of sampling.c, as far as it is written here: up to `highest`."""
 _RESULT = struct.Struct("84xifif4x")
-"""What is read of it: `sampled` and all behind."""
+"""Fields that are read back: `sampled` and all after it."""
 _NUMBER = struct.Struct("q")
 _BARS = struct.Struct("qq")
 _UNIFORM = struct.Struct("d")
@@ -38,10 +38,10 @@ _NONE: Mapping[int, Any] = {}
 
 
 class KernelRow(NamedTuple):
-    """How to sample from one row."""
+    """Sampling parameters of one row."""
 
     row: int
-    """Which of the batch; -1: as many as there are rows before it."""
+    """Index in the batch; -1: the number of rows before it."""
     target: int | None = None
     """The id to score; None samples one."""
     temperature: float = 0.0
@@ -49,11 +49,11 @@ class KernelRow(NamedTuple):
     uniform: float = 0.0
     """In [0, 1): how far into the cumulative sum of probabilities."""
     allowed: Tensor | None = None
-    """[ceil(V / 32)] int32, the ids that may be sampled, see `masks`."""
+    """[ceil(V / 32)] int32, the ids that may be sampled, see `step`."""
     barred: Collection[int] = ()
     """Ids, each once, that may not be sampled; they count in the normaliser."""
     mask_logits: bool = False
-    """Whether logits that the mask forbids must become -inf in the batch."""
+    """True if logits that the mask forbids must become -inf in the batch."""
     top_k: int = 0
     """Likeliest ids that stay; 0: all."""
     top_p: float = 1.0
@@ -91,7 +91,7 @@ class KernelSamples:
 
 
 def has_kernel(logits: Tensor) -> bool:
-    """Whether there is a kernel that samples from these logits."""
+    """True if there is a kernel that samples from these logits."""
     library = kernels() if logits.device.type == "cpu" else None
     if library is None or logits.dtype != torch.float32 or not logits.is_contiguous():
         return False

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from lmtool.inference.engine.attention import attend
 from lmtool.inference.engine.cuda.step_rows import Part, Parts, Singles, build_parts
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
+from lmtool.inference.engine.model_runner import attend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class AttentionParams:
     scaling: float
     """Factor on the dot products."""
     window: int | None = None
-    """How many positions back a query sees, itself included; None: all."""
+    """Number of positions that a query sees, itself included; None for all."""
     softcap: float | None = None
     """Scores are squeezed into plus or minus this by tanh; None: not at all."""
 
@@ -83,7 +83,7 @@ class AttentionBackend:
 
     @property
     def own(self) -> bool:
-        """Whether both are ours, which never read what lies behind a text's end."""
+        """True if both are ours, which never read what lies after a text's end."""
         return self.decode_name == self.prefill_name == "Triton"
 
 
@@ -150,7 +150,7 @@ def triton_decode() -> DecodeAttention:
 
     Its tiles are those that are fastest on this GPU, which the first call for a kind of layer measures.
     """
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention, default_tiles
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention, default_tiles
 
     measured: dict[Any, Tiles] = {}
 
@@ -184,7 +184,7 @@ def _fastest_tiles(
     query: Tensor, keys: Tensor, values: Tensor, params: AttentionParams, scales: Tensor | None
 ) -> Tiles:
     """The decode kernel's tiles that take the least time for layers like this one; the first choice on a CPU."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention, tile_choices
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention, tile_choices
     from lmtool.inference.engine.cuda.kernels.tiles import fastest
 
     choices = tile_choices(query, values)
@@ -202,14 +202,14 @@ def _fastest_tiles(
             scaling=params.scaling, softcap=params.softcap, scales=scales, tiles=tiles,
         )  # fmt: skip
 
-    found = fastest(choices, run, query.device)
-    _logger.info("decode attention of %d x %d heads: %s", *query.shape[1:], found)
-    return found
+    tiles = fastest(choices, run, query.device)
+    _logger.info("decode attention of %d x %d heads: %s", *query.shape[1:], tiles)
+    return tiles
 
 
 def triton_prefill() -> PrefillAttention:
     """Our kernel. Raises `ImportError` without Triton."""
-    from lmtool.inference.engine.cuda.kernels.prefill_attention import prefill_attention
+    from lmtool.inference.engine.cuda.kernels.attention import prefill_attention
 
     def run(
         query: Tensor,
@@ -317,7 +317,7 @@ def flashinfer_prefill() -> PrefillAttention:
 
 
 _ALLOWED = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""How far a head's output may be off, as a share of its length as a vector.
+"""Tolerance for a head's output, relative to its length as a vector.
 
 Kernels that round weights of keys and outputs to the dtype are off by at most 0.006 in bfloat16 and 0.0006 in float16,
 emulated on a CPU for heads of 8 to 256 and scalings up to 1. Wrong ones by 0.6 and more for a wrong page, 0.2 for a key
@@ -329,7 +329,7 @@ _CHECK_LENGTHS = (1, 16, 37, 150, 300)
 
 
 def _check_decode(attention: DecodeAttention, case: AttentionCase, dtype: torch.dtype, device: torch.device) -> float:
-    """How far a head's output is from plain attention, at most: a share of its length as a vector."""
+    """Largest distance of a head's output from plain attention, relative to its length as a vector."""
     trial = _Trial(case, dtype, device)
     query = trial.random(len(_CHECK_LENGTHS), case.heads, case.key_dim)
     output = attention(query, trial.keys, trial.values, Singles(trial.table, trial.lengths), case.params)
@@ -352,7 +352,7 @@ def _check_prefill(attention: PrefillAttention, case: AttentionCase, dtype: torc
 
 
 def _distance(ours: Tensor, plain: Tensor) -> float:
-    """Of the head's output [.., Dv] that is off most."""
+    """Largest relative distance of a head's output [.., Dv]."""
     off = (ours.float() - plain).norm(dim=-1) / plain.norm(dim=-1)
     return float(off.nan_to_num(nan=torch.inf).max())
 

@@ -62,20 +62,20 @@ class LibraryProduct:
         self._own_rows = computes_rows(weight.device)
 
     def takes_row(self, inputs: Tensor) -> bool:
-        """Whether our own kernel multiplies these inputs [.., in]."""
+        """True if our own kernel multiplies these inputs [.., in]."""
         return self._own_rows and inputs.numel() == inputs.shape[-1]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The layer's outputs [.., out]."""
         if not self.takes_row(inputs):
             return linear(inputs, self.weight, self.bias)
-        from lmtool.inference.engine.cuda.kernels.row_product import row_product
+        from lmtool.inference.engine.cuda.kernels.products import row_product
 
         return row_product(inputs.reshape(1, -1), self.weight, self.bias).view(*inputs.shape[:-1], -1)
 
 
 def computes_rows(device: torch.device) -> bool:
-    """Whether our own kernel computes products of one row here."""
+    """True if our own kernel computes products of one row here."""
     return device.type == "cuda"
 
 
@@ -122,7 +122,7 @@ def _fixed_product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Te
     library = partial(fixed_rows, weight=weight, bias=bias)
     if not equal:
         return library
-    from lmtool.inference.engine.cuda.kernels.fixed_matmul import LARGE, fixed_matmul
+    from lmtool.inference.engine.cuda.kernels.products import LARGE, fixed_matmul
 
     own = partial(fixed_matmul, weight=weight, bias=bias, tiles=LARGE)
     return lambda inputs: library(inputs) if len(inputs) <= FIXED_ROWS else own(inputs)
@@ -132,7 +132,7 @@ def _own_product(
     weight: Tensor, bias: Tensor | None, dtype: torch.dtype, scale: Tensor | None = None
 ) -> Callable[[Tensor], Tensor]:
     """Our own kernel, with small tiles only where large ones have other bits. dtype: of inputs. scale: of e4m3."""
-    from lmtool.inference.engine.cuda.kernels.fixed_matmul import LARGE, SMALL, fixed_matmul
+    from lmtool.inference.engine.cuda.kernels.products import LARGE, SMALL, fixed_matmul
 
     own = partial(fixed_matmul, weight=weight, bias=bias, scale=scale)
     kind = (dtype, (weight.device, weight.dtype, weight.shape, bias is not None))
@@ -143,12 +143,12 @@ def _own_product(
 
 
 def _library_is_steady(weight: Tensor, bias: Tensor | None) -> tuple[bool, bool]:
-    """Whether a row's bits in products of `FIXED_ROWS` rows depend on that row alone, and are our own kernel's."""
+    """True if a row's bits in products of `FIXED_ROWS` rows depend on that row alone, and are our own kernel's."""
     if _place_matters(weight, bias):
         _logger.info("cuBLAS rows of a %d x %d product depend on their place; using our own kernel", *weight.shape)
         return False, False
     try:
-        from lmtool.inference.engine.cuda.kernels.fixed_matmul import LARGE, fixed_matmul
+        from lmtool.inference.engine.cuda.kernels.products import LARGE, fixed_matmul
 
         inputs = _trial(weight.shape[1], weight.device, weight.dtype)
         equal = torch.equal(fixed_matmul(inputs, weight, bias, tiles=LARGE), linear(inputs, weight, bias))
@@ -159,7 +159,7 @@ def _library_is_steady(weight: Tensor, bias: Tensor | None) -> tuple[bool, bool]
 
 
 def _place_matters(weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether a row's bits depend on where it stands, or on what stands beside it, with the bias that the layer has."""
+    """True if a row's bits depend on where it stands, or on what stands beside it, with the bias that the layer has."""
     inputs = _trial(weight.shape[1], weight.device, weight.dtype)
     whole = linear(inputs, weight, bias)
     moved = (torch.equal(linear(inputs.roll(by, 0), weight, bias), whole.roll(by, 0)) for by in (1, 8, 37, 64))
@@ -182,7 +182,7 @@ def _fp8_product(weight: Tensor, bias: Tensor | None, *, deterministic: bool) ->
 
 def _scaled(inputs: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """The library's product [M, out] of rounded rows and a rounded weight [in, out], whose scales are [out]."""
-    from lmtool.inference.engine.cuda.kernels.e4m3 import rounded_rows
+    from lmtool.inference.engine.cuda.kernels.elementwise import rounded_rows
 
     rows, factors = rounded_rows(inputs.contiguous())
     result: Tensor = torch._scaled_mm(  # noqa: SLF001  # torch's only way to it that every supported version has
@@ -195,7 +195,7 @@ def _scaled(inputs: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) 
 
 @lru_cache
 def scaled_mm_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the library multiplies e4m3 here, with a scale for each row of both sides, and rightly."""
+    """True if the library multiplies e4m3 here, with a scale for each row of both sides, and rightly."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         return False
     try:
@@ -214,4 +214,4 @@ def scaled_mm_works(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 _E4M3_ERROR = 0.08
-"""How far a product of two random numbers may be off when both are rounded to e4m3: 4 % is usual."""
+"""Tolerance for a product of two random numbers that are rounded to e4m3: an error of 4 % is usual."""

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.core.types import SamplingParams
+from lmtool.inference.engine.cuda.forward import PagedAttention
 from lmtool.inference.engine.cuda.graphs import StepGraphs, batch_sizes
-from lmtool.inference.engine.cuda.paged_attention import PagedAttention
 from lmtool.inference.engine.cuda.sampling import Part, sample_rows
 from lmtool.inference.engine.cuda.step_rows import lay_out, lay_out_ahead, to_tensors
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import to_device
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
-from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.sampling_row import Row
 from lmtool.inference.engine.selfcheck import CHECK_BLOCKS, distance
-from lmtool.inference.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.inference.engine.cuda.attention_backends import AttentionBackend
-    from lmtool.inference.engine.cuda.graph_rows import GraphSize
-    from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
+    from lmtool.inference.engine.cuda.graphs import GraphSize
+    from lmtool.inference.engine.cuda.sampling import GraphSampling
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class CudaRunner(ModelRunner):
 
     backend: AttentionBackend
     deterministic: bool = False
-    """Whether a row must have the same bits in any batch."""
+    """True if a row must have the same bits in any batch."""
     graphs: StepGraphs | None = None
     """None where there are no CUDA graphs."""
 
@@ -130,7 +129,7 @@ class CudaRunner(ModelRunner):
         return self.forward.logits(batch, attention)[: batch.logits].float()
 
     def _clear(self, plan: Plan) -> None:
-        """Clear the blocks handed out for a step, where attention reads behind a text's end."""
+        """Clear the blocks handed out for a step, where attention reads after a text's end."""
         if plan.fresh_blocks and not self.backend.own:
             self.cache.clear(to_device(plan.fresh_blocks, torch.int64, self.device))
 
@@ -198,7 +197,7 @@ def _compile_all(runner: CudaRunner, max_streams: int) -> None:
 
 
 def _difference(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> tuple[float, float]:
-    """How far a graph's logits [R, V] are from a plain pass's, and the tolerance. dtype: of the model.
+    """Distance of a graph's logits [R, V] from a plain pass's, and the tolerance. dtype: of the model.
 
     Both run the same kernels, but cuBLAS others for other numbers of rows. In half precision that is up to a fifth of
     the logits' deviation in random models, see `selfcheck`; what reads the wrong memory is off by 1.4 of it.

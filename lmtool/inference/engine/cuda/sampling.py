@@ -1,21 +1,23 @@
-"""Samples a batch by the kernels of `kernels.sampling`: what they need of each row goes up in one copy a step.
+"""Samples by the kernels of `kernels.sampling`: all data about the rows is copied to the GPU at once, once a step.
 
-Here behind a pass; for a captured step, see `graph_sampling`. What stays the same from step to step is written once a
-stream, see `RowState`: its record, its bias and its counts are tensors on the device, which records name by address.
+Data that stays the same from step to step is written once a stream, see `RowState`: its record, its bias and its counts
+are tensors on the device, which records refer to by address. `GraphSampling` samples in captured decode steps, by the
+same kernels and to the same bits, from records sent before the replay: a program whose record samples nothing returns
+at once, and so do those of top-k, top-p and min-p for a row without them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from lmtool.inference.engine.cuda.kernels import sampling as kernels
-from lmtool.inference.engine.device_transfer import to_device
-from lmtool.inference.engine.penalties import TokenCounts
-from lmtool.inference.engine.uniforms import uniforms
+from lmtool.inference.engine.device import overwrite, to_device
+from lmtool.inference.engine.sampling_row import Row, TokenCounts, uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.core.types import SamplingParams
-    from lmtool.inference.engine.sampling_row import Row
+
 
 _MIN_TEMPERATURE = 1e-5
 _MODES = {"raw": 0, "biased": 1, "processed": 2}
@@ -32,7 +34,7 @@ _SCRATCH = 2**28
 """Bytes for candidates of top-k, top-p and min-p; larger batches are sampled in parts."""
 
 _CANDIDATE_BYTES = 12
-"""Of a row and a token of the vocabulary, in that."""
+"""Bytes of `_SCRATCH` for a row and a token of the vocabulary."""
 
 RECORD = np.dtype(
     [(name, np.int64) for name in ("row", "target", "mode", "mask")]
@@ -41,7 +43,7 @@ RECORD = np.dtype(
     + [(name, np.float64) for name in ("top_p", "min_p", "repetition", "presence", "frequency")]
     + [(name, np.int64) for name in ("bias", "barred", "counts", "random")]
 )
-"""How to sample a row, as the kernels read it.
+"""Sampling parameters of a row, as the kernels read them.
 
 row: of the logits; below 0, nothing is sampled. target: the id to score, or -1. mode: of log-probabilities, 0 raw, 1
 biased, 2 processed. mask: which of the batch's, or -1. heat: one by the temperature; 1 without. bias, barred, counts:
@@ -52,14 +54,14 @@ twice how often an id was generated, and 1 more where the prompt has it. random:
 
 @dataclass(slots=True, eq=False)
 class DeviceRow:
-    """What the kernels need of a row from step to step; it lives at least until its row is sampled."""
+    """Data of a row that the kernels need from step to step; it lives at least until its row is sampled."""
 
     record: bytes
     """But for row, mask and uniform number."""
     params: SamplingParams
     barred: Collection[int]
     tensors: tuple[Tensor, ...]
-    """Those that the record names by address."""
+    """Tensors that the record refers to by address."""
     counts: TokenCounts | None
     """With penalties alone."""
 
@@ -75,7 +77,7 @@ class Part:
     results: Tensor
     """[n, 4] int32, see `kernels.sampling.Samples`."""
     listed: list[int]
-    """Which of the n have other alternatives than the likeliest id."""
+    """Indices of the rows with other alternatives than the likeliest id."""
     logprobs: Tensor | None
     """[len(listed), V] float32, of every id; None where none are listed."""
     counts: list[tuple[TokenCounts, int] | None]
@@ -107,29 +109,24 @@ def _sample_part(logits: Tensor, rows: Sequence[Row], members: list[int], *, cut
     states = device_rows(own, logits.shape[1], logits.device)
     table, masks = _upload(logits, own, members, states)
     samples = kernels.sample_rows(logits, table, masks, cuts=cuts)
-    listed = [at for at, row in enumerate(own) if lists(row)]
+    listed = [at for at, row in enumerate(own) if row.lists]
     logprobs = None
     if listed:
         places = to_device(listed, torch.int64, logits.device)
         logprobs = kernels.all_logprobs(logits, table, masks, samples.shapes, places)
     counts = counted(own, states)
-    if any(counts):  # behind all that reads the counts of this step
+    if any(counts):  # after all that reads the counts of this step
         kernels.count_tokens(table, samples.results)
     return Part(members, samples.tokens, samples.results, listed, logprobs, counts)
 
 
 def has_cut(row: Row) -> bool:
-    """Whether top-k, top-p or min-p may leave out tokens that would be drawn."""
+    """True if top-k, top-p or min-p may leave out tokens that would be drawn."""
     return row.target is None and row.params.temperature > 0 and row.truncates
 
 
-def lists(row: Row) -> bool:
-    """Whether the row has other alternatives than the likeliest id."""
-    return row.top_logprobs is not None and (row.top_logprobs > 1 or bool(row.logprob_ids))
-
-
 def device_rows(rows: Sequence[Row], vocabulary: int, device: torch.device) -> list[DeviceRow | None]:
-    """What the kernels need of each row, its stream's tokens counted up to now; None for one that is scored."""
+    """Data of each row for the kernels, its stream's tokens counted up to now; None for a row that is scored."""
     return [None if row.target is not None else _device_row(row, vocabulary, device) for row in rows]
 
 
@@ -178,7 +175,7 @@ def _upload(
 
 
 def _device_row(row: Row, vocabulary: int, device: torch.device) -> DeviceRow:
-    """That of the row's stream, its tokens counted up to now; a new one for a row of no stream."""
+    """Device data of the row's stream, its tokens counted up to now; new for a row without a stream."""
     state = row.state
     own = None if state is None else state.on_device
     if not isinstance(own, DeviceRow) or own.params is not row.params or own.barred != row.barred:
@@ -225,3 +222,115 @@ def _scored() -> bytes:
 
 _SCORED = _scored()
 """The record of a row that scores an id: its raw log-probability."""
+
+
+class GraphSampling:
+    """The records of a captured step's rows, and what was sampled by them; the tensors stay in place."""
+
+    def __init__(self, rows: int, vocabulary: int, device: torch.device) -> None:
+        """rows: of the largest captured step."""
+        self._vocabulary, self._device = vocabulary, device
+        self._table = torch.zeros(rows, len(RECORD.names or ()), dtype=torch.int64, device=device)
+        self._table[:, 0] = -1
+        self._masks = torch.zeros(1, -(-vocabulary // 32), dtype=torch.int32, device=device)
+        """None is named by a record."""
+        tokens = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._samples = kernels.Samples(tokens, *torch.zeros(2, rows, 4, dtype=torch.int32, device=device))
+        self._live = 0
+        """Records, from the first on, that may not be idle."""
+        self._states: list[DeviceRow | None] = []
+        """Device rows whose tensors the records refer to."""
+        self._records = np.zeros(0, RECORD)
+        """Records of the step that was sent last."""
+        self._rows: Sequence[Row] = ()
+        """Rows of that step, if the next step may have the same; empty if anything but random numbers changes."""
+        self._draws = False
+        """True if any of them needs a random number."""
+
+    def enqueue(self, logits: Tensor) -> None:
+        """Queue what samples the N rows of a captured step. Captured.
+
+        logits: [N, V] float32, which stay as they are.
+        """
+        rows, table = len(logits), self._table[: len(logits)]
+        samples = self._first(rows)
+        kernels.sample_rows(logits, table, self._masks, cuts=self._cuts(rows), samples=samples)
+        kernels.count_tokens(table, samples.results)
+
+    def covers(self, rows: Sequence[Row], size: int) -> bool:
+        """True if a captured step of `size` rows can sample all of these.
+
+        Not those with a constraint, with processors or with other alternatives than the likeliest id, nor those that
+        are scored; nor those of which ids must be taken back that were counted.
+        """
+        if self._repeats(rows):
+            return True
+        cuts = self._cuts(size)
+        return all(_is_simple(row) and (cuts or not has_cut(row)) and _is_counted(row) for row in rows)
+
+    def send(self, rows: Sequence[Row]) -> None:
+        """Queue the copy of the records of a step's rows, which are covered; its graph must run next.
+
+        A step of the same rows as the one before sends random numbers alone; where none are drawn, nothing.
+        """
+        count, records = len(rows), self._records
+        if not self._repeats(rows):
+            self._states = device_rows(rows, self._vocabulary, self._device)
+            records = np.zeros(max(count, self._live), RECORD)
+            records["row"] = -1
+            write_records(records[:count], rows, list(range(count)), self._states)
+            self._records, self._draws = records[:count], bool(records["random"].any())
+            self._rows = () if any(row.penalises for row in rows) else rows
+        elif self._draws:
+            records["uniform"] = random_numbers(rows)
+        else:
+            return
+        overwrite(self._table[: len(records)], records.view(np.int64).reshape(len(records), -1))
+        self._live = count
+
+    def rest(self) -> None:
+        """Let the next graph sample nothing."""
+        if self._live:
+            self._table[: self._live, 0].fill_(-1)
+            self._live, self._states, self._rows = 0, [], ()
+
+    def result(self, rows: Sequence[Row]) -> Part:
+        """Samples of these rows from the graph that was queued last, for which they were sent.
+
+        To be read, or copied, before the next step is queued, which writes to the same memory.
+        """
+        samples = self._first(len(rows))
+        tokens, results = samples.tokens, samples.results
+        if not results.is_cuda:  # no copy is made on the way to the host
+            tokens, results = tokens.clone(), results.clone()
+        counts = [] if self._repeats(rows) else counted(rows, self._states)
+        return Part(list(range(len(rows))), tokens, results, [], None, counts)
+
+    def _repeats(self, rows: Sequence[Row]) -> bool:
+        """True if these are the rows that were sent last, and only their positions are others."""
+        return len(rows) == len(self._rows) and all(map(is_, rows, self._rows))
+
+    def _first(self, rows: int) -> kernels.Samples:
+        samples = self._samples
+        return kernels.Samples(samples.tokens[:rows], samples.results[:rows], samples.shapes[:rows])
+
+    def _cuts(self, size: int) -> bool:
+        """True if a captured step of so many rows can leave out tokens: that takes memory for each row."""
+        return size <= most_cut_rows(self._vocabulary)
+
+
+def _is_simple(row: Row) -> bool:
+    return row.target is None and row.allowed is None and row.processors is None and not row.lists
+
+
+def _is_counted(row: Row) -> bool:
+    """True if the device has counted all ids before the row's, where its logits depend on them."""
+    if not row.penalises:
+        return True
+    state = row.state
+    if state is None:
+        return False
+    own = state.on_device
+    if not isinstance(own, DeviceRow) or own.counts is None:  # nothing is counted yet: all that the host knows will be
+        return len(state.tokens) >= row.position
+    return own.counts.follows(state.tokens, row.position)

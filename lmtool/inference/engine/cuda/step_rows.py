@@ -15,17 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtool.inference.engine.batch import Batch
-from lmtool.inference.engine.device_transfer import to_device
+from lmtool.inference.engine.device import to_device
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
+from lmtool.inference.engine.model_runner import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from numpy.typing import NDArray
 
-    from lmtool.inference.engine.plan import Plan, Span
-    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 QUERY_TILE = 64
 """Queries of a part that are computed together."""
@@ -46,7 +45,7 @@ class Singles:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The other rows: consecutive queries of N texts, one part behind the other."""
+    """The other rows: consecutive queries of N texts, one part after the other."""
 
     first: int
     """The row at which they begin."""
@@ -61,12 +60,12 @@ class Parts:
     tiles: Tensor
     """[tiles, 4] int32, as in `prefill_attention`."""
     padded: bool = False
-    """Whether rows without a tile may follow."""
+    """True if rows without a tile may follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """Which pages the rows of a batch attend to."""
+    """Pages that the rows of a batch attend to."""
 
     slots: Tensor
     """[T] int64, where each token's keys and values go; negative for a row of padding."""
@@ -94,7 +93,7 @@ class Layout:
     singles: list[Sequence]
     """The text of each row that is one query by itself; these rows come first."""
     parts: list[Part]
-    """What the other rows are, one behind the other."""
+    """Parts that the other rows belong to, one after the other."""
     part_texts: list[Sequence]
     """The text of each part."""
     logit_rows: list[int]
@@ -102,7 +101,7 @@ class Layout:
 
     @property
     def decodes(self) -> bool:
-        """Whether the rows are generated or guessed positions alone, and the logits of all are needed."""
+        """True if the rows are generated or guessed positions alone, and the logits of all are needed."""
         return not self.parts and len(self.logit_rows) == len(self.positions)
 
 

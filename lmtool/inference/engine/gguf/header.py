@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Value: TypeAlias = "bool | int | float | str | list[bool | int | float | str]"
-"""Of metadata."""
+"""A value of the metadata."""
 
 AGAIN = "download the file again, or copy it whole"
 
@@ -36,12 +36,12 @@ _DEFAULT_ALIGNMENT, _LEAST_ALIGNMENT, _MOST_ALIGNMENT = 32, 8, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where a tensor lies, as the header says."""
+    """Location and type of a tensor, from the header."""
 
     shape: tuple[int, ...]
     """Rows first: the other way round than in the file."""
     kind: int
-    """How it is stored: ggml's number."""
+    """Storage type: ggml's number."""
     start: int
     """Byte in the file."""
 
@@ -57,7 +57,7 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """What kind of model it is, such as `llama`."""
+        """Model architecture, such as `llama`."""
         return self.text("general.architecture")
 
     def text(self, key: str) -> str:
@@ -95,11 +95,11 @@ class GgufFile:
 
     def fault(self, what: str) -> ModelLoadError:
         """The error to raise for a file that is damaged."""
-        return ModelLoadError(f"{self.path} is no sound GGUF file: {what}", AGAIN)
+        return ModelLoadError(f"{self.path} is not a valid GGUF file: {what}", AGAIN)
 
 
 def read_header(path: Path) -> GgufFile:
-    """The file, with all of its header read. Raises `ModelLoadError` for what is no GGUF file, or a damaged one."""
+    """The file, with all of its header read. Raises `ModelLoadError` for a file that is not GGUF, or damaged."""
     try:
         with path.open("rb") as opened:
             start = opened.read(len(_MAGIC) + 4)
@@ -123,10 +123,10 @@ def read_header(path: Path) -> GgufFile:
 
 def _check_start(path: Path, start: bytes) -> None:
     if not start.startswith(_MAGIC):
-        kind = "what Git LFS leaves in place of a file" if start.startswith(b"version ") else "no GGUF file"
+        kind = "a Git LFS pointer" if start.startswith(b"version ") else "not a GGUF file"
         raise ModelLoadError(f"{path} is {kind}: it begins with {start[:4]!r}, not {_MAGIC!r}", AGAIN)
     if len(start) < len(_MAGIC) + 4:
-        raise ModelLoadError(f"{path} is cut off: it has {len(start)} bytes", AGAIN)
+        raise ModelLoadError(f"{path} is truncated: it has {len(start)} bytes", AGAIN)
     version = int.from_bytes(start[4:], "little")
     if version not in _VERSIONS:
         swapped = int.from_bytes(start[4:], "big") in _VERSIONS
@@ -158,13 +158,15 @@ class _Cursor:
     position: int = 0
 
     def fault(self, what: str) -> ModelLoadError:
-        return ModelLoadError(f"{self.path} is no sound GGUF file: {what}", AGAIN)
+        return ModelLoadError(f"{self.path} is not a valid GGUF file: {what}", AGAIN)
 
     def take(self, size: int) -> int:
         """The place of the next `size` bytes, which are skipped."""
         start = self.position
         if size > len(self.data) - start:
-            raise self.fault(f"it is cut off, or damaged: byte {start} begins {size} more, and it has {len(self.data)}")
+            raise self.fault(
+                f"it is truncated or damaged: {size} bytes are expected at byte {start}, and it has {len(self.data)}"
+            )
         self.position += size
         return start
 
@@ -176,7 +178,7 @@ class _Cursor:
     def count(self, what: str, most: int) -> int:
         number = self.number("Q")
         if number > most:
-            raise self.fault(f"it speaks of {number} {what}; at most {most} are read")
+            raise self.fault(f"it declares {number} {what}; at most {most} are read")
         return number
 
     def text(self) -> str:
@@ -185,7 +187,7 @@ class _Cursor:
         try:
             return self.data[start : start + size].decode()
         except UnicodeDecodeError as error:
-            raise self.fault(f"the text at byte {start} is no UTF-8") from error
+            raise self.fault(f"the text at byte {start} is not UTF-8") from error
 
     def value(self, kind: int) -> Value:
         if kind == _ARRAY:

@@ -1,6 +1,6 @@
 """The tokenizer and chat template that a GGUF file's metadata describes, for the `tokenizers` library.
 
-How text is split before it is merged stands in the file as a name only (`tokenizer.ggml.pre`): the expressions behind
+How text is split before it is merged is in the file as a name only (`tokenizer.ggml.pre`): the expressions for
 the names are llama.cpp's (src/llama-vocab.cpp). A name that is not known here is refused, not guessed.
 """
 
@@ -27,7 +27,7 @@ _NAMED = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-"""What chat templates call tokens, to the metadata's names of their ids."""
+"""Names of tokens in chat templates, to the metadata's names of their ids."""
 _SPACE = "▁"
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -43,14 +43,14 @@ _TEKKEN = (
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """How a byte-level vocabulary's text is split."""
+    """Rules that split the text of a byte-level vocabulary."""
 
     patterns: tuple[str, ...]
     """Applied one after the other."""
     whole_words: bool = False
-    """Whether a piece that is a token is never merged from parts (`ignore_merges`)."""
+    """True if a piece that is a token is never merged from parts (`ignore_merges`)."""
     bos: bool = False
-    """Whether a text begins with bos where the metadata does not say."""
+    """True if a text begins with bos where the metadata does not say."""
 
 
 _SPLITS = {
@@ -68,7 +68,7 @@ _SPLITS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTokenizer:
-    """What a file's metadata says of text."""
+    """Tokenizer, named tokens and chat template of a file."""
 
     tokenizer: Tokenizer
     named_tokens: dict[str, str]
@@ -79,7 +79,7 @@ class GgufTokenizer:
 def read_tokenizer(path: Path) -> GgufTokenizer:
     """The tokenizer of a file. Raises `FileError` where it has none, or one that is not known here.
 
-    Raises `ModelLoadError` for what is no sound GGUF file.
+    Raises `ModelLoadError` for what is not a valid GGUF file.
     """
     file = read_header(path)
     tokens = _texts(file, "tokens")
@@ -112,7 +112,7 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> tuple[Tokenizer, bool]:
     name = file.text("tokenizer.ggml.pre")
     split = _SPLITS.get(name)
     if split is None:
-        raise _unknown(file, f"it splits text in the way {name!r} (tokenizer.ggml.pre)")
+        raise _unknown(file, f"its tokenizer.ggml.pre is {name!r}")
     vocabulary = {token: number for number, token in enumerate(tokens)}
     merges = [tuple(merge.split(" ")) for merge in _texts(file, "merges")]
     if not all(len(pair) == 2 and set(pair) <= vocabulary.keys() and "".join(pair) in vocabulary for pair in merges):
@@ -147,14 +147,14 @@ def _sentencepiece(file: GgufFile, tokens: list[str], kinds: list[int]) -> Token
 def _merges(vocabulary: dict[str, int], scores: list[float], kinds: list[int]) -> list[tuple[str, str]]:
     """All pairs of tokens that make a third, the best first."""
     mergeable = {token for token, number in vocabulary.items() if kinds[number] in (_NORMAL, _USER_DEFINED)}
-    found = [
+    candidates = [
         (-scores[vocabulary[token]], vocabulary[token], token[:at], token[at:])
         for token in mergeable
         for at in range(1, len(token))
         if token[:at] in mergeable and token[at:] in mergeable
     ]
-    found.sort(key=lambda pair: (pair[0], pair[1], -len(pair[2])))
-    return [(left, right) for *_, left, right in found]
+    candidates.sort(key=lambda pair: (pair[0], pair[1], -len(pair[2])))
+    return [(left, right) for *_, left, right in candidates]
 
 
 def _frame(tokenizer: Tokenizer, file: GgufFile, named: dict[str, str], *, bos: bool) -> None:
@@ -171,19 +171,19 @@ def _frame(tokenizer: Tokenizer, file: GgufFile, named: dict[str, str], *, bos: 
 
 
 def _texts(file: GgufFile, key: str) -> list[str]:
-    found = file.metadata.get(f"tokenizer.ggml.{key}")
-    if found is None:
+    value = file.metadata.get(f"tokenizer.ggml.{key}")
+    if value is None:
         raise _unknown(file, f"it has no tokenizer.ggml.{key}")
-    texts = [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
-    if not isinstance(found, list) or len(texts) != len(found):
-        raise file.fault(f"its tokenizer.ggml.{key} is no list of texts")
+    texts = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    if not isinstance(value, list) or len(texts) != len(value):
+        raise file.fault(f"its tokenizer.ggml.{key} is not a list of texts")
     return texts
 
 
 def _kinds(file: GgufFile, count: int) -> list[int]:
     """Types of the tokens; all are normal where the file does not say."""
-    found = file.metadata.get("tokenizer.ggml.token_type", [_NORMAL] * count)
-    kinds = [one for one in found if type(one) is int] if isinstance(found, list) else []
+    values = file.metadata.get("tokenizer.ggml.token_type", [_NORMAL] * count)
+    kinds = [one for one in values if type(one) is int] if isinstance(values, list) else []
     if len(kinds) != count:
         raise file.fault("its tokenizer.ggml.token_type does not belong to its tokens")
     return kinds

@@ -7,7 +7,6 @@
 #include "kernels.c"
 #include "products.c"
 #include "quantized.c"
-#include "k_quants.c"
 
 #define MOST_ROWS 40
 

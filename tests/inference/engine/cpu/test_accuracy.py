@@ -12,13 +12,11 @@ import transformers
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmtool.inference.engine.attention import BlockAttention
-from lmtool.inference.engine.batch import build
 from lmtool.inference.engine.cpu.forward import CompiledForward
-from lmtool.inference.engine.decoder_config import decoder_config
+from lmtool.inference.engine.decoder import decoder_config
 from lmtool.inference.engine.kv_cache import KVCache
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.model_runner import BlockAttention, build
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.tiny.path import MODEL_DIR
 
 CPU = torch.device("cpu")

@@ -26,7 +26,7 @@ NARROWED = {
         "(int32_t)one->token": "a token id",
         "(int32_t)likeliest(&v, one->highest)": "a token id",
     },
-    "vectors.h": {"(int32_t)quick_sum": "a sum of products of bytes"},
+    "kernels.h": {"(int32_t)quick_sum": "a sum of products of bytes"},
     "quantized.c": {
         "(int32_t)((uint32_t)sums[1] << 16 | (uint16_t)sums[0])": "two sums of bytes in one word",
         "(int)q[i]": "a byte",

@@ -10,15 +10,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lmtool.core.errors import ResourceError
-from lmtool.inference.engine.attention import BlockAttention
-from lmtool.inference.engine.batch import build
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.cpu.forward import CompiledForward
-from lmtool.inference.engine.decoder_config import decoder_config
+from lmtool.inference.engine.decoder import decoder_config
 from lmtool.inference.engine.engine_loader import load_engine
 from lmtool.inference.engine.kv_cache import KVCache
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.model_runner import BlockAttention, build
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 CPU = torch.device("cpu")
 LENGTH = 45

@@ -29,15 +29,19 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from lmtool.inference.engine.cuda.kernels import decode_attention as decode_kernel
-from lmtool.inference.engine.cuda.kernels import e4m3, fixed_matmul, prefill_attention
-from lmtool.inference.engine.cuda.kernels import launch as launch_module
-from lmtool.inference.engine.cuda.kernels.elementwise import add_norm, silu_mul
-from lmtool.inference.engine.cuda.kernels.graph_rows import place_rows
-from lmtool.inference.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
-from lmtool.inference.engine.cuda.kernels.logits import apply_masks, logsumexp
-from lmtool.inference.engine.cuda.kernels.row_product import gated_row_product, row_product
-from lmtool.inference.engine.cuda.kernels.sampling import all_logprobs, count_tokens, sample_rows
+from lmtool.inference.engine.cuda.kernels import attention as attention_kernels
+from lmtool.inference.engine.cuda.kernels import elementwise as row_kernels
+from lmtool.inference.engine.cuda.kernels import products as product_kernels
+from lmtool.inference.engine.cuda.kernels import tiles as launch_module
+from lmtool.inference.engine.cuda.kernels.elementwise import add_norm, kv_write, place_rows, rotate_and_store, silu_mul
+from lmtool.inference.engine.cuda.kernels.products import gated_row_product, row_product
+from lmtool.inference.engine.cuda.kernels.sampling import (
+    all_logprobs,
+    apply_masks,
+    count_tokens,
+    logsumexp,
+    sample_rows,
+)
 from lmtool.inference.engine.cuda.step_rows import TABLE_STEP
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
 
@@ -107,9 +111,8 @@ def aim(capability: int) -> None:
     """Compile for this GPU from now on."""
     driver.set_active(Absent(capability))
     jit.JITFunction.run = compile_only
-    for module in (decode_kernel, prefill_attention):
-        module.shared_memory = lambda _: SHARED[capability]
-    e4m3.converts_e4m3 = lambda _: capability >= 89
+    attention_kernels.shared_memory = lambda _: SHARED[capability]
+    row_kernels.converts_e4m3 = lambda _: capability >= 89
     launch_module.starts_early = lambda _: capability >= 90
 
 
@@ -121,10 +124,10 @@ def attention(model: Model, dtype: torch.dtype, rows: int, width: int, scales=No
     table = torch.zeros(rows, width, dtype=torch.int32)
     asked = {"scaling": 0.1, "window": model.window, "softcap": model.softcap, "scales": scales}
     lengths = torch.zeros(rows, dtype=torch.int32)
-    for tiles in decode_kernel.tile_choices(query, values):
-        decode_kernel.decode_attention(query, keys, values, table, lengths, tiles=tiles, **asked)
+    for tiles in attention_kernels.tile_choices(query, values):
+        attention_kernels.decode_attention(query, keys, values, table, lengths, tiles=tiles, **asked)
     tiles = torch.zeros(rows, 4, dtype=torch.int32)
-    prefill_attention.prefill_attention(query, keys, values, table, tiles, torch.empty_like(query), **asked)
+    attention_kernels.prefill_attention(query, keys, values, table, tiles, torch.empty_like(query), **asked)
 
 
 def stores(model: Model, dtype: torch.dtype, rows: int, packed: torch.Tensor, scales=None) -> None:
@@ -149,12 +152,12 @@ def products(model: Model, dtype: torch.dtype, rows: int, *, narrow: bool) -> No
     bias = torch.empty(outputs, dtype=dtype) if model.bias else None
     scale = torch.empty(outputs) if narrow else None
     inputs = torch.empty(rows, model.hidden, dtype=dtype)
-    fixed_matmul.fixed_matmul(inputs, weight, bias, scale=scale)
+    product_kernels.fixed_matmul(inputs, weight, bias, scale=scale)
     if not narrow:
         row_product(inputs[:1], weight, bias)
         gated_row_product(inputs[:1], weight, bias)
     else:
-        e4m3.rounded_rows(inputs)
+        row_kernels.rounded_rows(inputs)
 
 
 def elementwise(model: Model, dtype: torch.dtype, rows: int) -> None:

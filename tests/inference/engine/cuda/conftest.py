@@ -20,15 +20,14 @@ import torch
 import transformers
 
 from lmtool.core.types import ModelInfo
-from lmtool.inference.engine import transformers_forward
+from lmtool.inference.engine import selfcheck
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.decoder_config import decoder_config
+from lmtool.inference.engine.decoder import decoder_config
 from lmtool.inference.engine.engine import Engine
 from lmtool.inference.engine.kv_cache import PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
 from lmtool.inference.engine.plan import Limits
-from lmtool.inference.engine.selfcheck import Reference, record_layers, reference_logits
-from lmtool.inference.engine.transformers_forward import TransformersForward
+from lmtool.inference.engine.selfcheck import Reference, TransformersForward, record_layers, reference_logits
 from lmtool.inference.engine.transformers_loader import fused_llama, paged_runner
 from tests.inference.engine.conftest import save_model
 
@@ -119,10 +118,10 @@ def checkpoint(checkpoint, tmp_path_factory) -> Callable[[str], Path]:
 @pytest.fixture(autouse=INTERPRETED)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program takes the interpreter milliseconds: no more of them than some tens."""
-    from lmtool.inference.engine.cuda.kernels import decode_attention
+    from lmtool.inference.engine.cuda.kernels import attention
 
-    monkeypatch.setattr(decode_attention, "_PROGRAMS", 8)
-    monkeypatch.setattr(decode_attention, "_ROWS", (8, 64, 4096))  # sums over rows are loops there
+    monkeypatch.setattr(attention, "_PROGRAMS", 8)
+    monkeypatch.setattr(attention, "_ROWS", (8, 64, 4096))  # sums over rows are loops there
     monkeypatch.setattr("lmtool.inference.engine.cuda.graphs._PART_TOKENS", (32,))
     monkeypatch.setattr("lmtool.inference.engine.cuda.graphs._PART_SINGLES", ())
     monkeypatch.setattr("lmtool.inference.engine.cuda.graphs._MOST_PARTS", 3)
@@ -142,7 +141,7 @@ def make_runner(checkpoint, device, architecture="llama", *, blocks=64, determin
 
     fp8: with weights of eight bits. change: called with the weights before they are taken.
     """
-    transformers_forward.register()
+    selfcheck.register()
     name = str(checkpoint(architecture))
     model = transformers.AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager").to(device)
     with torch.inference_mode():

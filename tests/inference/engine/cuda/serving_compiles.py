@@ -20,14 +20,13 @@ from triton.runtime import driver, jit
 from lmtool.inference.engine.cuda import graphs
 from lmtool.inference.engine.cuda import runner as runner_module
 from lmtool.inference.engine.cuda.attention_backends import AttentionBackend, triton_decode, triton_prefill
-from lmtool.inference.engine.cuda.llama_forward import CudaLlamaForward
+from lmtool.inference.engine.cuda.forward import CudaLlamaForward
 from lmtool.inference.engine.cuda.runner import CudaRunner
-from lmtool.inference.engine.decoder_config import DecoderConfig
+from lmtool.inference.engine.decoder import DecoderConfig
 from lmtool.inference.engine.kv_cache import LayerShape, PagedCache
-from lmtool.inference.engine.plan import Limits
+from lmtool.inference.engine.plan import Limits, Sequence
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.inference.engine.scheduler import Scheduler
-from lmtool.inference.engine.sequence import Sequence
 
 STREAMS, CONTEXT, BLOCKS = 16, 600, 200
 SHAPE = DecoderConfig("LlamaForCausalLM", 101, 32, 48, 4, 2, 8, 1e-6, tied=False, windows=(None, 5))

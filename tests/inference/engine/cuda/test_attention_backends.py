@@ -12,7 +12,7 @@ from lmtool.core.errors import ModelLoadError
 from lmtool.inference.engine import transformers_loader as loader
 from lmtool.inference.engine.cuda import attention_backends as backends
 from lmtool.inference.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
-from lmtool.inference.engine.decoder_config import DecoderConfig
+from lmtool.inference.engine.decoder import DecoderConfig
 from lmtool.inference.engine.kv_cache import LayerShape, PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
 from lmtool.inference.engine.selfcheck import RecordedLayer

@@ -9,19 +9,18 @@ import pytest
 import torch
 
 from lmtool.core.types import GenerateRequest, ModelInfo, SamplingParams
-from lmtool.inference.engine import checked_model
+from lmtool.inference.engine import transformers_loader
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.engine_loader import load_engine
 from lmtool.inference.engine.kv_cache import PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 
 def checked(runner, reference=None):
     """A model that passed its check."""
     info = ModelInfo("small", "", "transformers", vocab_size=101, context_length=256)
-    return checked_model.CheckedModel("small", runner, reference, info, None, token_bytes=1000)
+    return transformers_loader.CheckedModel("small", runner, reference, info, None, token_bytes=1000)
 
 
 @pytest.mark.cuda
@@ -31,9 +30,9 @@ def test_another_cache_for_the_same_layers(runner_of, monkeypatch):
 
     runner, *_ = runner_of("small")
     reserved = []
-    monkeypatch.setattr(checked_model, "cache_blocks", lambda *arguments: reserved.append(arguments[-1]) or 9)
+    monkeypatch.setattr(transformers_loader, "cache_blocks", lambda *arguments: reserved.append(arguments[-1]) or 9)
     with torch.inference_mode():
-        model = checked_model.with_cache(checked(runner), EngineConfig(max_streams=4))
+        model = transformers_loader.with_cache(checked(runner), EngineConfig(max_streams=4))
         text = Sequence(0, list(range(3, 20)), prompt_length=16, max_length=60, blocks=[7, 8])  # behind those of checks
         expected = [runner.run(Plan([span])) for span in (Span(text, 0, 16), Span(text, 16, 1))][1]
         model.runner.run(Plan([Span(text, 0, 16)]))
@@ -76,4 +75,4 @@ def test_no_room_for_graphs_that_there_are_not():
     """A runner without CUDA graphs needs none."""
     cache = PagedCache([], 4, torch.float32, torch.device("cpu"))
     plain = ModelRunner(None, cache, torch.device("cpu"), 16, 1)
-    assert checked_model._graph_bytes(checked(plain), EngineConfig()) == 0
+    assert transformers_loader._graph_bytes(checked(plain), EngineConfig()) == 0

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lmtool.inference.engine.cuda import capture as module
-from lmtool.inference.engine.cuda.capture import CaptureStream
+from lmtool.inference.engine.cuda.kernels import tiles as module
+from lmtool.inference.engine.cuda.kernels.tiles import CaptureStream
 
 
 class Driver:

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from lmtool.inference.engine.device_transfer import arrival, put_rows, select_rows, to_device, to_host
+from lmtool.inference.engine.device import arrival, put_rows, select_rows, to_device, to_host
 from tests.inference.engine.cuda.conftest import forbidden_syncs
 
 TABLE = torch.arange(12.0).view(4, 3)

@@ -9,16 +9,15 @@ import torch
 
 from lmtool.core.errors import ModelLoadError, ResourceError
 from lmtool.core.types import GenerateRequest, ModelInfo, SamplingParams
-from lmtool.inference.engine.checked_model import CheckedModel, with_cache
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.cuda.products import rounded_weight, scaled_mm_works
 from lmtool.inference.engine.engine_loader import load_engine
 from lmtool.inference.engine.hardware import check_formats
 from lmtool.inference.engine.kv_cache import PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
-from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.selfcheck import QUANTIZED, check_runner
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.transformers_loader import CheckedModel, with_cache
 
 CPU = torch.device("cpu")
 

@@ -10,14 +10,18 @@ import torch
 import transformers
 
 from lmtool.core.errors import ModelLoadError
-from lmtool.inference.engine import transformers_forward
+from lmtool.inference.engine import selfcheck
 from lmtool.inference.engine.cuda.products import E4M3_LARGEST, rounded_weight
 from lmtool.inference.engine.kv_cache import KVCache, PagedCache
 from lmtool.inference.engine.model_runner import ModelRunner
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.selfcheck import QUANTIZED, check_runner, record_layers, reference_logits
-from lmtool.inference.engine.sequence import Sequence
-from lmtool.inference.engine.transformers_forward import TransformersForward
+from lmtool.inference.engine.plan import Plan, Sequence, Span
+from lmtool.inference.engine.selfcheck import (
+    QUANTIZED,
+    TransformersForward,
+    check_runner,
+    record_layers,
+    reference_logits,
+)
 from tests.inference.engine.cpu.test_accuracy import CPU, MODELS, TEXT, Subject
 
 
@@ -58,7 +62,7 @@ class RoundingCache(KVCache):
 
 def with_narrow_cache(model, name, ids):
     """Logits [T, V] over keys and values in e4m3, and the runner and reference of the check at load."""
-    transformers_forward.register()
+    selfcheck.register()
     reference = reference_logits(model, name)
     layers = [(layer.layer, layer.shape) for layer in record_layers(model, name, 512)]
     forward = TransformersForward(model)
@@ -115,7 +119,7 @@ def test_the_check_at_load(subject):
     """The check at load lets quantized models pass with room to spare, and refuses one whose scales are mixed up."""
     with torch.inference_mode():
         model = subject.model()
-        transformers_forward.register()
+        selfcheck.register()
         reference = reference_logits(model, subject.folder)
         layers = [(layer.layer, layer.shape) for layer in record_layers(model, subject.folder, 512)]
         runner = ModelRunner(TransformersForward(model), KVCache(layers, 6, torch.float32, CPU), CPU, 16, 1)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from lmtool.inference.engine.cuda.step_rows import lay_out, lay_out_ahead
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 pytestmark = pytest.mark.cuda
 
@@ -19,7 +18,7 @@ WIDE = 512
 @pytest.fixture
 def rows_of(device, monkeypatch):
     """Rows for a batch of 4 single queries and one with 64 rows of prompts, and how many numbers each step sent."""
-    from lmtool.inference.engine.cuda import graph_rows as module
+    from lmtool.inference.engine.cuda import graphs as module
 
     sent = []
     right = module.to_device
@@ -176,7 +175,7 @@ def test_parts_of_prompts(rows_of):
     slots = [starting.blocks[at // 16] * 16 + at % 16 for at in range(16, 40)]
     assert rows.slots[4:44].tolist() == [*slots, *range(other.blocks[0] * 16, other.blocks[0] * 16 + 16)]
     assert set(rows.slots[44:68].tolist()) == {-1}
-    from lmtool.inference.engine.cuda.graph_rows import GraphSize
+    from lmtool.inference.engine.cuda.graphs import GraphSize
 
     size = GraphSize(4, 64, 5, 8)
     assert rows.logit_rows(size).tolist() == [27, 0, 0, 0, 0, 0, 0, 0]

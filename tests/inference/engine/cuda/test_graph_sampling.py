@@ -16,9 +16,8 @@ from lmtool.core.types import GenerateRequest, ModelInfo, SamplingParams
 from lmtool.inference.engine import sampler
 from lmtool.inference.engine.config import EngineConfig
 from lmtool.inference.engine.engine import Engine
-from lmtool.inference.engine.penalties import TokenCounts
 from lmtool.inference.engine.plan import Limits, Plan
-from lmtool.inference.engine.sampling_row import Bias, Row, RowState
+from lmtool.inference.engine.sampling_row import Bias, Row, RowState, TokenCounts
 from tests.inference.engine.cuda.conftest import CONTEXT, VOCABULARY
 from tests.inference.engine.cuda.test_graphs import texts_of
 from tests.inference.engine.guiding import StepCompiler, steps
@@ -54,7 +53,7 @@ def _small(monkeypatch):
 @pytest.fixture
 def by_kernels(monkeypatch, device):
     """All that is sampled behind a pass is sampled by kernels, on a CPU too."""
-    monkeypatch.setattr("lmtool.inference.engine.cuda.sampling_check.kernels_work", lambda *_: True)
+    monkeypatch.setattr("lmtool.inference.engine.sampler.kernels_work", lambda *_: True)
     by_kernel = sampler.prepare_gpu.__wrapped__(device, VOCABULARY, torch.float32)
     monkeypatch.setattr(sampler, "_gpu_sampler", lambda _: by_kernel)
 
@@ -223,13 +222,13 @@ class TestStep:
     @pytest.mark.parametrize(("kind", "sends"), [({}, 1), ({"temperature": 1.0, "top_p": 0.9}, 3)])
     def test_rows_that_stay(self, graphs, monkeypatch, kind, sends):
         """Of the rows of the step before, random numbers alone are sent; all after a step that sampled nothing."""
-        from lmtool.inference.engine.cuda import graph_sampling
+        from lmtool.inference.engine.cuda import sampling
         from lmtool.inference.engine.cuda.step_rows import lay_out
 
         own, plan = graphs
         sent = []
-        overwrite = graph_sampling.overwrite
-        monkeypatch.setattr(graph_sampling, "overwrite", lambda *both: (sent.append(1), overwrite(*both)))
+        overwrite = sampling.overwrite
+        monkeypatch.setattr(sampling, "overwrite", lambda *both: (sent.append(1), overwrite(*both)))
         kinds, positions = [SamplingParams(), SamplingParams(**kind), SamplingParams()], (4, 5, 6)
         rows, ours = rows_of(plan, kinds), []
         for position in positions:
@@ -299,7 +298,7 @@ class TestCapture:
 
     def test_that_fails(self, runner_of, monkeypatch, caplog):
         """It is left out, and the log says so; the graphs give the logits."""
-        from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
+        from lmtool.inference.engine.cuda.sampling import GraphSampling
 
         def fails(self, logits):
             raise RuntimeError("no such kernel")
@@ -309,7 +308,7 @@ class TestCapture:
 
     def test_that_samples_other_ids(self, runner_of, monkeypatch, caplog):
         """What does not equal the kernels alone is not used."""
-        from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
+        from lmtool.inference.engine.cuda.sampling import GraphSampling
 
         enqueue = GraphSampling.enqueue
         monkeypatch.setattr(GraphSampling, "enqueue", lambda self, logits: enqueue(self, -logits))
@@ -317,7 +316,7 @@ class TestCapture:
 
     def test_its_records_stay(self, runner_of, monkeypatch):
         """Captured kernels go on reading the records after it was given up: their memory is no other's until then."""
-        from lmtool.inference.engine.cuda.graph_sampling import GraphSampling
+        from lmtool.inference.engine.cuda.sampling import GraphSampling
 
         made = []
         enqueue = GraphSampling.enqueue

@@ -22,8 +22,7 @@ def test_a_row_that_changes_hands(runner_of):
     """A row of the table follows the text that it is given: other pages, more pages, pages handed on."""
     import torch
 
-    from lmtool.inference.engine.plan import Plan, Span
-    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.plan import Plan, Sequence, Span
 
     runner, *_ = runner_of("small")
     with torch.inference_mode():
@@ -46,8 +45,7 @@ def test_ids_that_only_the_device_knows(runner_of):
     import torch
 
     from lmtool.inference.engine.cuda.step_rows import lay_out, lay_out_ahead
-    from lmtool.inference.engine.plan import Plan, Span
-    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.plan import Plan, Sequence, Span
 
     runner, *_ = runner_of("small")
     with torch.inference_mode():
@@ -85,8 +83,7 @@ def test_a_step_that_is_repeated(runner_of):
 
 def texts_of(runner, count):
     """Sequences whose first three ids are computed, and the plan of their fourth."""
-    from lmtool.inference.engine.plan import Plan, Span
-    from lmtool.inference.engine.sequence import Sequence
+    from lmtool.inference.engine.plan import Plan, Sequence, Span
 
     texts = [
         Sequence(number, [3, 4, 5, 6 + number], 3, max_length=90, blocks=[number]) for number in range(1, count + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmtool.inference.engine.decoder_config import DecoderConfig
+from lmtool.inference.engine.decoder import DecoderConfig
 
 pytestmark = pytest.mark.cuda
 
@@ -26,7 +26,7 @@ def weights():
 
 def test_all_weights_are_taken():
     """Nothing of the checkpoint is left, so that nothing is in memory twice; windows are the layers' own."""
-    from lmtool.inference.engine.cuda.llama_forward import CudaLlamaForward
+    from lmtool.inference.engine.cuda.forward import CudaLlamaForward
 
     own = weights()
     model = CudaLlamaForward(SHAPE, own, torch.ones(4), 64, deterministic=False)
@@ -36,7 +36,7 @@ def test_all_weights_are_taken():
 
 def test_half_a_bias_is_refused():
     """Layers that are fused have all a bias, or none."""
-    from lmtool.inference.engine.cuda.llama_forward import CudaLlamaForward
+    from lmtool.inference.engine.cuda.forward import CudaLlamaForward
 
     own = weights() | {"model.layers.0.self_attn.q_proj.bias": torch.ones(32)}
     with pytest.raises(AssertionError, match="some of several fused layers"):

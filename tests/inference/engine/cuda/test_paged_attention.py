@@ -5,20 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmtool.inference.engine.attention import AttentionCall, BlockAttention
-from lmtool.inference.engine.batch import build as build_plain
 from lmtool.inference.engine.cuda import attention_backends as backends
 from lmtool.inference.engine.cuda import step_rows
 from lmtool.inference.engine.kv_cache import LayerShape, PagedCache
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.model_runner import AttentionCall, BlockAttention
+from lmtool.inference.engine.model_runner import build as build_plain
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 pytestmark = pytest.mark.cuda
 
 
 def test_equals_gathered_attention(device):
     """Decoding streams and parts of prompts in one step have the output of attention over gathered blocks."""
-    from lmtool.inference.engine.cuda.paged_attention import PagedAttention
+    from lmtool.inference.engine.cuda.forward import PagedAttention
 
     layer, shape = object(), LayerShape(2, 16, 16)
     case = backends.AttentionCase(4, 2, 16, 16, backends.AttentionParams(0.25))

@@ -93,15 +93,15 @@ def test_beyond_a_product_weights_are_read_once(layer, device, monkeypatch):
 @pytest.mark.cuda
 def test_tiles_of_one_kind_where_bits_differ(device, monkeypatch):
     """Large tiles are used only if they give the bits of small ones."""
-    from lmtool.inference.engine.cuda.kernels import fixed_matmul
+    from lmtool.inference.engine.cuda.kernels import products as kernels
 
     fixed(monkeypatch, steady=False, equal=False)
-    plain = fixed_matmul.fixed_matmul
+    plain = kernels.fixed_matmul
 
     def odd(inputs, weight, bias, *, scale=None, tiles=None):
-        return plain(inputs, weight, bias, scale=scale, tiles=tiles) + (tiles != fixed_matmul.SMALL)
+        return plain(inputs, weight, bias, scale=scale, tiles=tiles) + (tiles != kernels.SMALL)
 
-    monkeypatch.setattr(fixed_matmul, "fixed_matmul", odd)
+    monkeypatch.setattr(kernels, "fixed_matmul", odd)
     weight, inputs = torch.ones(8, 16, device=device), torch.ones(200, 16, device=device)
     assert bool((products.product(weight, None, deterministic=True)(inputs) == 16).all())
 
@@ -162,7 +162,7 @@ pytestmark = pytest.mark.cuda
 @pytest.mark.parametrize("biased", [False, True])
 def test_equals_linear(device, dtype, rows, size, outputs, biased):
     """It is `linear`."""
-    from lmtool.inference.engine.cuda.kernels.fixed_matmul import fixed_matmul
+    from lmtool.inference.engine.cuda.kernels.products import fixed_matmul
 
     generator = torch.Generator().manual_seed(size)
     inputs, weight, bias = (
@@ -177,7 +177,7 @@ def test_equals_linear(device, dtype, rows, size, outputs, biased):
 
 def test_rows_do_not_depend_on_each_other_fixed_matmul(device):
     """A row has the same bits alone and anywhere in any batch."""
-    from lmtool.inference.engine.cuda.kernels.fixed_matmul import fixed_matmul
+    from lmtool.inference.engine.cuda.kernels.products import fixed_matmul
 
     generator = torch.Generator().manual_seed(0)
     inputs, weight = (torch.randn(*shape, generator=generator).to(device) for shape in ((70, 200), (66, 200)))
@@ -189,7 +189,7 @@ def test_rows_do_not_depend_on_each_other_fixed_matmul(device):
 
 def test_large_tiles(device, dtype):
     """They give the same numbers, and a row the same bits with other rows beside it, whichever programs compute it."""
-    from lmtool.inference.engine.cuda.kernels.fixed_matmul import LARGE, fixed_matmul
+    from lmtool.inference.engine.cuda.kernels.products import LARGE, fixed_matmul
 
     generator = torch.Generator().manual_seed(0)
     inputs, weight = (torch.randn(*shape, generator=generator).to(device, dtype) for shape in ((300, 100), (140, 100)))
@@ -203,7 +203,7 @@ def test_large_tiles(device, dtype):
 
 def test_e4m3_weights(device, dtype):
     """Weights in bytes with a scale for each output are the numbers that they stand for, with both kinds of tiles."""
-    from lmtool.inference.engine.cuda.kernels.fixed_matmul import LARGE, SMALL, fixed_matmul
+    from lmtool.inference.engine.cuda.kernels.products import LARGE, SMALL, fixed_matmul
 
     generator = torch.Generator().manual_seed(0)
     inputs, weight, bias = (
@@ -221,7 +221,7 @@ def test_e4m3_weights(device, dtype):
 
 def test_rows_are_rounded_as_torch_does(device, dtype):
     """Each row's largest number becomes 448; what is left is torch's e4m3."""
-    from lmtool.inference.engine.cuda.kernels.e4m3 import rounded_rows
+    from lmtool.inference.engine.cuda.kernels.elementwise import rounded_rows
 
     inputs = torch.randn(3, 200, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     inputs[1] *= 1e4

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from lmtool.inference.engine.cuda.step_rows import lay_out
-from lmtool.inference.engine.plan import Limits
+from lmtool.inference.engine.plan import Limits, Sequence
 from lmtool.inference.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.inference.engine.scheduler import Scheduler
-from lmtool.inference.engine.sequence import Sequence
 from tests.inference.engine.cuda.conftest import INTERPRETED
 
 pytestmark = pytest.mark.cuda

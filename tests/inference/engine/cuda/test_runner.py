@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from lmtool.inference.engine.cuda.step_rows import lay_out
-from lmtool.inference.engine.plan import Plan, Span
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 from lmtool.inference.engine.selfcheck import check_runner
-from lmtool.inference.engine.sequence import Sequence
 from tests.inference.engine.cuda.conftest import INTERPRETED
 
 pytestmark = pytest.mark.cuda
@@ -62,12 +61,12 @@ def test_recorded_steps_equal_plain_ones(runner_of, architecture, monkeypatch):
 @pytest.mark.parametrize("architecture", ["small", "llama-tied", "mistral", "qwen2", "qwen3"])
 def test_a_stream_alone(runner_of, architecture, monkeypatch):
     """Products of one row are our own kernel's, with the gate in one launch; the logits are those of two streams."""
-    from lmtool.inference.engine.cuda import llama_forward, products
+    from lmtool.inference.engine.cuda import forward, products
 
     monkeypatch.setattr(products, "computes_rows", lambda _: True)
     gates = []
-    own = llama_forward.gated_row_product
-    monkeypatch.setattr(llama_forward, "gated_row_product", lambda *given: gates.append(1) or own(*given))
+    own = forward.gated_row_product
+    monkeypatch.setattr(forward, "gated_row_product", lambda *given: gates.append(1) or own(*given))
     runner, *_ = runner_of(architecture)
     with torch.inference_mode():
         spans = [Span(sequence, sequence.computed, 1) for sequence in decoding(runner, (9, 18))]

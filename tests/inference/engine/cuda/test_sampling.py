@@ -236,7 +236,7 @@ async def test_streams(engine_on, run, random_ids, monkeypatch, ahead):
     ]
     engine = engine_on("small", step_ahead=ahead)
     theirs = await run(engine, *requests)
-    monkeypatch.setattr("lmtool.inference.engine.cuda.sampling_check.kernels_work", lambda *_: True)
+    monkeypatch.setattr("lmtool.inference.engine.sampler.kernels_work", lambda *_: True)
     by_kernel = sampler.prepare_gpu.__wrapped__(torch.device("cpu"), 101, torch.float32)
     monkeypatch.setattr(sampler, "_gpu_sampler", lambda _: by_kernel)
     ours = await run(engine, *requests)

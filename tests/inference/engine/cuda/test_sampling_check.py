@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lmtool.inference.engine import sampler
-from lmtool.inference.engine.cuda.sampling_check import kernels_work
-from lmtool.inference.engine.sampler import prepare_gpu, sample
+from lmtool.inference.engine.sampler import kernels_work, prepare_gpu, sample
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,7 @@ import torch
 
 from lmtool.inference.engine.cuda import step_rows
 from lmtool.inference.engine.cuda.step_rows import QUERY_TILE, TABLE_STEP, build, lay_out, lay_out_ahead
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 CPU = torch.device("cpu")
 

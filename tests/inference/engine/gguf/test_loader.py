@@ -257,6 +257,6 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def test_the_types_are_ggufs_own():
     """What is converted by name is known there."""
-    from lmtool.inference.engine.gguf import weights
+    from lmtool.inference.engine.gguf import loader
 
-    assert {*weights.PLAIN, *weights._QUANTIZED} <= {kind.name for kind in gguf.GGMLQuantizationType}
+    assert {*loader.PLAIN, *loader._QUANTIZED} <= {kind.name for kind in gguf.GGMLQuantizationType}

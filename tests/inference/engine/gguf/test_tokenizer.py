@@ -100,8 +100,8 @@ def test_splits(written, pre, text, pieces):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"pre": "martian"}, "in the way 'martian'"),
-        ({"pre": None}, "in the way ''"),
+        ({"pre": "martian"}, "its tokenizer.ggml.pre is 'martian'"),
+        ({"pre": None}, "its tokenizer.ggml.pre is ''"),
         ({"model": "t5"}, "model is 't5'"),
         ({"tokens": None}, r"no tokenizer\.ggml\.tokens"),
         ({"merges": None}, r"no tokenizer\.ggml\.merges"),

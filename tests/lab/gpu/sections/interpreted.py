@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lmtool.core.types import ModelInfo
-from lmtool.inference.engine.decoder_config import decoder_config
+from lmtool.inference.engine.decoder import decoder_config
 from lmtool.inference.engine.engine import Engine
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS, PagedCache
 from lmtool.inference.engine.model_runner import CHUNK_TOKENS, ModelRunner
@@ -37,18 +37,17 @@ def works(device: torch.device) -> bool:
 
 def load(name: str, config: EngineConfig) -> Engine:
     """A running engine over a random model, as `load_engine` would make it on a GPU; nothing is compared."""
-    from lmtool.inference.engine import transformers_forward
+    from lmtool.inference.engine import selfcheck
     from lmtool.inference.engine.cuda import graphs
-    from lmtool.inference.engine.cuda.kernels import decode_attention
-    from lmtool.inference.engine.selfcheck import record_layers
-    from lmtool.inference.engine.transformers_forward import TransformersForward
+    from lmtool.inference.engine.cuda.kernels import attention
+    from lmtool.inference.engine.selfcheck import TransformersForward, record_layers
     from lmtool.inference.engine.transformers_loader import fused_llama, paged_runner
 
-    decode_attention._PROGRAMS = PROGRAMS  # here alone
-    decode_attention._ROWS = (8, 64, 4096)  # sums over rows are loops there
+    attention._PROGRAMS = PROGRAMS  # here alone
+    attention._ROWS = (8, 64, 4096)  # sums over rows are loops there
     sizes: Any = graphs
     sizes._PART_TOKENS, sizes._PART_SINGLES = PART_TOKENS, ()  # here alone
-    transformers_forward.register()
+    selfcheck.register()
     device = torch.device("cpu")
     with torch.inference_mode():
         model = random_model(name, torch.float32, device)

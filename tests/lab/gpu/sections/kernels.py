@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from lmtool.inference.engine.cuda.attention_backends import AttentionParams, triton_decode, triton_prefill
-from lmtool.inference.engine.cuda.capture import CaptureStream
+from lmtool.inference.engine.cuda.kernels.tiles import CaptureStream
 from lmtool.inference.engine.cuda.products import product
 from lmtool.inference.engine.cuda.step_rows import Part, Singles, build_parts
-from lmtool.inference.engine.decoder_config import DecoderConfig, decoder_config
+from lmtool.inference.engine.decoder import DecoderConfig, decoder_config
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
 from lmtool.inference.engine.random_model import random_config
 
@@ -104,7 +104,7 @@ def bits(bench: Bench) -> Iterator[dict[str, Any]]:
             ("fixed product with bias", partial(_equal_product, biased=True)),
         ):
             yield {"equal": {f"{what}, {name}": equal(bench, dtype)}}
-        from lmtool.inference.engine.cuda.kernels.fixed_matmul import fixed_matmul
+        from lmtool.inference.engine.cuda.kernels.products import fixed_matmul
 
         yield {"equal": {f"own product, {name}": _equal_rows(bench, dtype, lambda x, w: fixed_matmul(x, w, None))}}
         yield {"equal": {f"cuBLAS product, {name}": _equal_rows(bench, dtype, torch.nn.functional.linear)}}
@@ -172,7 +172,7 @@ def stages(bench: Bench) -> Iterator[dict[str, Any]]:
 
 def _staged_times(bench: Bench, pages: Pages, depth: int | None) -> dict[str, Any]:
     """Of decode attention with so many stages; None: with the tiles that it chooses itself."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention, tile_choices
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention, tile_choices
 
     rows = pages.rows(0, len(pages.query))
     if depth is None:

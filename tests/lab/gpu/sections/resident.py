@@ -14,7 +14,7 @@ import numpy as np
 
 from lmtool.core.types import GenerateRequest, SamplingParams, ScoreRequest
 from lmtool.inference.engine.config import EngineConfig
-from lmtool.inference.engine.decoder_config import DecoderConfig, decoder_config
+from lmtool.inference.engine.decoder import DecoderConfig, decoder_config
 from lmtool.inference.engine.engine_loader import load_engine
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
 from lmtool.inference.engine.random_model import random_config

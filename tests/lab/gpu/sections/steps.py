@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lmtool.inference.engine.kv_cache import BLOCK_TOKENS
-from lmtool.inference.engine.plan import Plan, Span
-from lmtool.inference.engine.sequence import Sequence
+from lmtool.inference.engine.plan import Plan, Sequence, Span
 
 if TYPE_CHECKING:
     from tests.lab.gpu.sections.bench import Bench

@@ -49,18 +49,18 @@ def texts(device, dtype, size, kv_heads, group, value_size=None):
 
 def cut(monkeypatch, tokens, splits=64, programs=8):
     """Cut rows into parts of at least so many positions, that so many programs share."""
-    from lmtool.inference.engine.cuda.kernels import decode_attention
+    from lmtool.inference.engine.cuda.kernels import attention
 
-    monkeypatch.setattr(decode_attention, "_SPLIT_TOKENS", tokens)
-    monkeypatch.setattr(decode_attention, "_WHOLE_TOKENS", 1)
-    monkeypatch.setattr(decode_attention, "most_splits", lambda _: splits)
-    monkeypatch.setattr(decode_attention, "_PROGRAMS", programs)
+    monkeypatch.setattr(attention, "_SPLIT_TOKENS", tokens)
+    monkeypatch.setattr(attention, "_WHOLE_TOKENS", 1)
+    monkeypatch.setattr(attention, "most_splits", lambda _: splits)
+    monkeypatch.setattr(attention, "_PROGRAMS", programs)
 
 
 @pytest.mark.parametrize(("size", "kv_heads", "group", "window", "softcap", "splits"), CASES)
 def test_equals_plain_attention(device, dtype, size, kv_heads, group, window, softcap, splits, monkeypatch):
     """Each row is the attention of its own text; an empty row is zero."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention
 
     cut(monkeypatch, 32, splits)
     query, keys, values, table, lengths = texts(device, dtype, size, kv_heads, group)
@@ -76,7 +76,7 @@ def test_equals_plain_attention(device, dtype, size, kv_heads, group, window, so
 
 def test_values_of_another_size(device):
     """Values may have another size than keys."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention
 
     query, keys, values, table, lengths = texts(device, torch.float32, 64, 2, 2, value_size=32)
     output = decode_attention(query, keys, values, table, lengths, scaling=0.125)
@@ -86,7 +86,7 @@ def test_values_of_another_size(device):
 
 def test_what_lies_behind_a_text_does_not_matter(device):
     """Positions behind a text's end may hold anything, NaN included."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention
 
     query, keys, values, table, lengths = texts(device, torch.float32, 64, 2, 2)
     before = decode_attention(query, keys, values, table, lengths, scaling=0.125)
@@ -101,7 +101,7 @@ def test_what_lies_behind_a_text_does_not_matter(device):
 @pytest.mark.parametrize("window", [None, 100])
 def test_alone_and_in_a_crowd(device, monkeypatch, window):
     """A row has the same bits alone and among others, long ones too, whichever programs there are for its parts."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention
 
     query, keys, values, table, lengths = texts(device, torch.float32, 64, 2, 2)
     cut(monkeypatch, 32, 4, programs=3)
@@ -116,17 +116,17 @@ def test_alone_and_in_a_crowd(device, monkeypatch, window):
 
 def test_more_rows_than_a_program_looks_at(device, monkeypatch):
     """They are computed in several launches, with the same bits."""
-    from lmtool.inference.engine.cuda.kernels import decode_attention
+    from lmtool.inference.engine.cuda.kernels import attention
 
     query, keys, values, table, lengths = texts(device, torch.float32, 64, 2, 2)
-    whole = decode_attention.decode_attention(query, keys, values, table, lengths, scaling=0.125)
-    monkeypatch.setattr(decode_attention, "_ROWS", (2, 4))
-    assert torch.equal(decode_attention.decode_attention(query, keys, values, table, lengths, scaling=0.125), whole)
+    whole = attention.decode_attention(query, keys, values, table, lengths, scaling=0.125)
+    monkeypatch.setattr(attention, "_ROWS", (2, 4))
+    assert torch.equal(attention.decode_attention(query, keys, values, table, lengths, scaling=0.125), whole)
 
 
 def test_a_long_text_alone_has_many_parts():
     """Parts grow with the text only when there are enough of them for a large GPU, and fit where partial results go."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import _SPLIT_TOKENS, most_splits
+    from lmtool.inference.engine.cuda.kernels.attention import _SPLIT_TOKENS, most_splits
 
     for kv_heads in (1, 2, 4, 8, 12):
         for length in (1, 128, 129, 4096, 32768, 131072, 1_000_003):
@@ -138,7 +138,7 @@ def test_a_long_text_alone_has_many_parts():
 
 def test_stored_as_e4m3(device, dtype, monkeypatch):
     """Keys and values in bytes, with a scale for each head, give the attention of the numbers that they stand for."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention
 
     query, keys, values, table, lengths = texts(device, dtype, 64, 2, 3)
     cut(monkeypatch, 64)
@@ -159,7 +159,7 @@ def test_stored_as_e4m3(device, dtype, monkeypatch):
 
 def test_no_rows(device):
     """No rows give no rows."""
-    from lmtool.inference.engine.cuda.kernels.decode_attention import decode_attention
+    from lmtool.inference.engine.cuda.kernels.attention import decode_attention
 
     query, keys, values, table, lengths = texts(device, torch.float32, 64, 2, 2)
     assert decode_attention(query[:0], keys, values, table[:0], lengths[:0], scaling=1.0).shape == (0, 4, 64)

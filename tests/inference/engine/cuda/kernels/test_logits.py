@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmtool.inference.engine import top_p
-from lmtool.inference.engine.masks import apply_masks_on_gpu
+from lmtool.inference.engine import logits as top_p
+from lmtool.inference.engine.logits import apply_masks_on_gpu
 
 pytestmark = pytest.mark.cuda
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cuda
 @pytest.mark.parametrize(("rows", "vocabulary"), [(0, 5), (1, 1), (3, 101), (2, 4096), (2, 9000)])
 def test_equals_torch(device, rows, vocabulary):
     """It is torch's, also where ids are impossible and where logits are large."""
-    from lmtool.inference.engine.cuda.kernels.logits import logsumexp
+    from lmtool.inference.engine.cuda.kernels.sampling import logsumexp
 
     logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(vocabulary)).to(device) * 30 + 80
     if vocabulary > 50:
@@ -25,20 +25,17 @@ def test_equals_torch(device, rows, vocabulary):
 
 def test_alone_and_in_a_crowd(device):
     """A row has the same bits in any batch."""
-    from lmtool.inference.engine.cuda.kernels.logits import logsumexp
+    from lmtool.inference.engine.cuda.kernels.sampling import logsumexp
 
     logits = torch.randn(9, 5000, generator=torch.Generator().manual_seed(1)).to(device)
     whole = logsumexp(logits)
     assert all(torch.equal(logsumexp(logits[row : row + 1])[0], whole[row]) for row in range(9))
 
 
-pytestmark_forbid = pytest.mark.cuda
-
-
 @pytest.mark.parametrize("vocabulary", [1, 31, 32, 33, 1000, 1025])
 def test_bits(device, vocabulary):
     """An id whose bit is 0 becomes -inf in its row; all else stays, bit 31 (the sign) included."""
-    from lmtool.inference.engine.cuda.kernels.logits import apply_masks
+    from lmtool.inference.engine.cuda.kernels.sampling import apply_masks
 
     generator = torch.Generator().manual_seed(vocabulary)
     logits = torch.randn(4, vocabulary, generator=generator).to(device)
@@ -53,7 +50,7 @@ def test_bits(device, vocabulary):
 
 def test_no_rows(device):
     """No rows change nothing."""
-    from lmtool.inference.engine.cuda.kernels.logits import apply_masks
+    from lmtool.inference.engine.cuda.kernels.sampling import apply_masks
 
     logits = torch.ones(2, 40, device=device)
     none = torch.empty(0, dtype=torch.int64, device=device)

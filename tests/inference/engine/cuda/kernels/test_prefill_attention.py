@@ -57,7 +57,7 @@ def plain(query, keys, values, pages, start, scaling, window, softcap):
 )
 def test_equals_plain_attention(device, dtype, size, kv_heads, group, window, softcap):
     """Each query sees its own text up to itself; rows outside of all parts stay as they are."""
-    from lmtool.inference.engine.cuda.kernels.prefill_attention import prefill_attention
+    from lmtool.inference.engine.cuda.kernels.attention import prefill_attention
 
     query, keys, values, table = pages_of(device, dtype, size, kv_heads, group)
     output = torch.full_like(query, 7)
@@ -75,7 +75,7 @@ def test_equals_plain_attention(device, dtype, size, kv_heads, group, window, so
 
 def test_stored_as_e4m3(device, dtype):
     """Keys and values in bytes, with a scale for each head, give the attention of the numbers that they stand for."""
-    from lmtool.inference.engine.cuda.kernels.prefill_attention import prefill_attention
+    from lmtool.inference.engine.cuda.kernels.attention import prefill_attention
 
     query, keys, values, table = pages_of(device, dtype, 64, 2, 1)
     scales = torch.tensor([[0.5, 2.0], [0.25, 1.0]], device=device)
@@ -99,7 +99,7 @@ def test_stored_as_e4m3(device, dtype):
 
 def test_tiles_of_padding(device):
     """A tile without queries changes nothing, and may name any piece."""
-    from lmtool.inference.engine.cuda.kernels.prefill_attention import prefill_attention
+    from lmtool.inference.engine.cuda.kernels.attention import prefill_attention
 
     query, keys, values, table = pages_of(device, torch.float32, 64, 1, 2)
     output = torch.ones_like(query)
@@ -111,7 +111,7 @@ def test_tiles_of_padding(device):
 @pytest.mark.parametrize("window", [None, 24])
 def test_cuts_do_not_matter(device, window):
     """A query has the same bits wherever its prompt is cut."""
-    from lmtool.inference.engine.cuda.kernels.prefill_attention import prefill_attention
+    from lmtool.inference.engine.cuda.kernels.attention import prefill_attention
 
     query, keys, values, table = pages_of(device, torch.float32, 64, 1, 2)
     query, one = query[:130], table[:1]
@@ -129,7 +129,7 @@ def test_cuts_do_not_matter(device, window):
 
 def test_no_parts(device):
     """Nothing to do leaves the output alone."""
-    from lmtool.inference.engine.cuda.kernels.prefill_attention import prefill_attention
+    from lmtool.inference.engine.cuda.kernels.attention import prefill_attention
 
     query, keys, values, table = pages_of(device, torch.float32, 64, 1, 2)
     output = torch.ones_like(query)

@@ -29,7 +29,7 @@ def tolerance(dtype):
 @pytest.mark.parametrize("biased", [False, True])
 def test_equals_the_library(device, dtype, outputs, size, biased):
     """Whatever the number of outputs and inputs."""
-    from lmtool.inference.engine.cuda.kernels.row_product import row_product
+    from lmtool.inference.engine.cuda.kernels.products import row_product
 
     row, weight, bias = layer(device, dtype, outputs, size)
     found = row_product(row, weight, bias if biased else None)
@@ -42,7 +42,7 @@ def test_equals_the_library(device, dtype, outputs, size, biased):
 @pytest.mark.parametrize("biased", [False, True])
 def test_gate(device, dtype, outputs, size, biased):
     """The first half of the outputs lets by the second, as if both had been rounded in between."""
-    from lmtool.inference.engine.cuda.kernels.row_product import gated_row_product
+    from lmtool.inference.engine.cuda.kernels.products import gated_row_product
 
     row, weight, bias = layer(device, dtype, 2 * outputs, size)
     found = gated_row_product(row, weight, bias if biased else None)

@@ -1,27 +1,113 @@
-"""Steps between plan and outcome: computed before the previous outcome is known, sampled but not read."""
+"""One step between plan and outcome: masks of constrained streams, sampling, and the step begun ahead of its outcome.
+
+A mask is [ceil(V / 32)] int32: bit `i % 32` of word `i // 32` is 1 if id i may come next. Masks are filled by the guide
+compiler in threads while the forward pass runs.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from lmtool.inference.engine.device_transfer import select_rows
+import numpy as np
+import torch
+
+from lmtool.inference.engine.device import select_rows
 from lmtool.inference.engine.plan import Plan
 from lmtool.inference.engine.sampler import sampled_part, start_sampling
 from lmtool.inference.engine.sampling_result import SamplingResult
+from lmtool.net.subprocesses.resources import lower_priority
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
+    from lmtool.core.interfaces import Guide, GuideCompiler
     from lmtool.inference.engine.cuda.sampling import Part
     from lmtool.inference.engine.model_runner import ModelRunner
+    from lmtool.inference.engine.plan import Sequence as TokenSequence
     from lmtool.inference.engine.plan import Span
     from lmtool.inference.engine.sampling_result import SampledToken
     from lmtool.inference.engine.sampling_row import Row
     from lmtool.inference.engine.stream import Stream
+
+
+class MaskedStream(Protocol):
+    """A `stream.Stream`, as far as masks need it."""
+
+    sequence: TokenSequence
+    guide: Guide | None
+    mask: Tensor | None
+
+
+StreamT = TypeVar("StreamT", bound=MaskedStream)
+
+
+class MaskFiller:
+    """Fills masks in threads of its own. Used by the engine thread."""
+
+    def __init__(self, guides: GuideCompiler, vocab_size: int) -> None:
+        """vocab_size: V, the width of the logits."""
+        self._guides = guides
+        self._words = -(-vocab_size // 32)
+        self._memory = np.zeros((0, self._words), np.int32)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lmtool-masks")
+        self._slow_thread = ThreadPoolExecutor(1, thread_name_prefix="lmtool-slow-masks", initializer=lower_priority)
+
+    def start(self, streams: Sequence[StreamT]) -> Callable[[], dict[StreamT, Tensor]]:
+        """Start to fill masks for the constrained ones of these streams; call the result to wait for them.
+
+        A stream gets [1 + d, ceil(V / 32)] int32 on CPU, what may follow its ids and each beginning of its draft of d
+        ids. They are good until the next call of `start`.
+        """
+        prefetched = {stream: stream.mask for stream in streams if stream.mask is not None}
+        for stream in prefetched:
+            stream.mask = None
+        constrained = [
+            (stream, stream.guide, stream.sequence.draft)
+            for stream in streams
+            if stream.guide is not None and stream not in prefetched
+        ]
+        if not constrained:
+            return lambda: prefetched
+        counts = [1 + len(draft) for _, _, draft in constrained]
+        if sum(counts) > len(self._memory):
+            self._memory = np.zeros((sum(counts), self._words), np.int32)
+        mask = self._memory[: sum(counts)]
+        if len(mask) == len(constrained):
+            rows = [(guide, row) for row, (_, guide, _) in enumerate(constrained)]
+            filling = self._thread.submit(self._guides.fill, rows, mask)
+        else:
+            starts = (sum(counts[:index]) for index in range(len(constrained)))
+            drafts = [(guide, start, draft) for start, (_, guide, draft) in zip(starts, constrained, strict=True)]
+            filling = self._thread.submit(self._guides.fill_drafts, drafts, mask)
+
+        def wait() -> dict[StreamT, Tensor]:
+            filling.result()
+            parts = torch.split(torch.from_numpy(mask), counts)
+            return prefetched | {stream: part for (stream, _, _), part in zip(constrained, parts, strict=True)}
+
+        return wait
+
+    def prefetch(self, guide: Guide) -> Future[Tensor]:
+        """Fill a slow stream's next mask while other streams continue: [1, ceil(V / 32)] int32.
+
+        Leave the guide alone until then. One such mask is computed at a time: slow streams wait for each other.
+        """
+        return self._slow_thread.submit(self._fill_one, guide)
+
+    def _fill_one(self, guide: Guide) -> Tensor:
+        mask = np.zeros((1, self._words), np.int32)
+        self._guides.fill([(guide, 0)], mask)
+        return torch.from_numpy(mask)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._thread.shutdown()
+        self._slow_thread.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +136,7 @@ class RunAheadStep:
 
 
 def _is_next(span: Span) -> bool:
-    """Whether the span is what its sequence needs next: an ended or preempted one begins at its start."""
+    """True if the span is what its sequence needs next: an ended or preempted one begins at its start."""
     sequence, start = span.sequence, span.start
     if sequence.paused or sequence.awaiting_mask:
         return False

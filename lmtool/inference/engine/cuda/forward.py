@@ -1,4 +1,4 @@
-"""The forward pass of a decoder of the Llama family on a GPU: matrix products, paged attention, four fused kernels.
+"""Forward passes over pages on a GPU: paged attention, and decoders of the Llama family with fused kernels.
 
 Letters: T tokens of the batch, H query heads, KV key heads, D head size, I inner size of the MLP, V vocabulary.
 """
@@ -10,22 +10,61 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lmtool.inference.engine.cuda.attention_backends import AttentionParams
-from lmtool.inference.engine.cuda.kernels.elementwise import add_norm, silu_mul
-from lmtool.inference.engine.cuda.kernels.kv_write import rotate_and_store
-from lmtool.inference.engine.cuda.kernels.row_product import gated_row_product
-from lmtool.inference.engine.cuda.paged_attention import PagedAttention
+from lmtool.inference.engine.cuda.attention_backends import AttentionBackend, AttentionParams
+from lmtool.inference.engine.cuda.kernels.elementwise import add_norm, kv_write, rotate_and_store, silu_mul
+from lmtool.inference.engine.cuda.kernels.products import gated_row_product
 from lmtool.inference.engine.cuda.products import LibraryProduct, product
-from lmtool.inference.engine.decoder_weights import take_weights
-from lmtool.inference.engine.llama_forward import llama_layers
+from lmtool.inference.engine.decoder import llama_layers, take_weights
+from lmtool.inference.engine.model_runner import AttentionCall, BlockAttention
 
 if TYPE_CHECKING:
-    from lmtool.inference.engine.attention import BlockAttention
-    from lmtool.inference.engine.batch import Batch
     from lmtool.inference.engine.cuda.products import Product
-    from lmtool.inference.engine.decoder_config import DecoderConfig
-    from lmtool.inference.engine.decoder_weights import Affine, Weights
-    from lmtool.inference.engine.llama_forward import LlamaLayer
+    from lmtool.inference.engine.cuda.step_rows import StepRows
+    from lmtool.inference.engine.decoder import Affine, DecoderConfig, LlamaLayer, Weights
+    from lmtool.inference.engine.kv_cache import PagedCache
+    from lmtool.inference.engine.model_runner import Batch
+
+
+class PagedAttention(BlockAttention):
+    """Attention of one step."""
+
+    def __init__(self, cache: PagedCache, rows: StepRows, backend: AttentionBackend) -> None:
+        super().__init__(cache, rows.slots, [])
+        self._rows = rows
+        self._backend = backend
+
+    @property
+    def slots(self) -> Tensor:
+        """[T] int64, where the batch's tokens are stored; negative for padding."""
+        return self._rows.slots
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """Store the new keys and values, then [T, H, Dv]; anything for padding."""
+        keys, values = self.cache.memory(call.layer)
+        scales = self.cache.scales(call.layer)
+        kv_write(call.key.transpose(0, 1), call.value.transpose(0, 1), keys, values, self.slots, scales)
+        params = AttentionParams(call.scaling, call.sliding_window, call.softcap)
+        return self.attend_stored(call.query.transpose(0, 1), keys, values, params, scales)
+
+    def attend_stored(
+        self, query: Tensor, keys: Tensor, values: Tensor, params: AttentionParams, scales: Tensor | None = None
+    ) -> Tensor:
+        """The attention output [T, H, Dv] over a layer's stored keys and values. query: [T, H, D].
+
+        keys, values, scales: see `PagedCache`.
+        """
+        query = query.contiguous()
+        singles, parts = self._rows.singles, self._rows.parts
+        if parts is None:
+            assert singles is not None
+            return self._backend.decode(query, keys, values, singles, params, scales)
+        empty = query.new_zeros if parts.padded else query.new_empty
+        output = empty((*query.shape[:2], values.shape[3]))
+        if singles is not None:
+            decoded = self._backend.decode(query[: parts.first], keys, values, singles, params, scales)
+            output[: parts.first] = decoded
+        self._backend.prefill(query, keys, values, parts, params, output, scales)
+        return output
 
 
 class CudaLlamaForward:
