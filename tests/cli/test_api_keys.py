@@ -27,9 +27,9 @@ FAULTY = f'{KEYS}\n[[keys]]\nname = "alice"\nkey = "{CANARY}-other"\n'
         (("serve", "--api-keys", "FILE", "--stdio"), "--stdio and --api-keys"),
         (("balance", "--api-keys", "FILE", "--api-key", CANARY, ":1"), "--api-keys and a key"),
         (("gateway", "--api-keys", "FILE", "--api-key", CANARY), "--api-keys and a key"),
-        (("serve", "--trusted-proxy", "127.0.0.1"), "--trusted-proxy is for requests of other machines"),
+        (("serve", "--trusted-proxy", "127.0.0.1"), "--trusted-proxy accepts requests of other machines"),
         (("serve", "--trusted-proxy", "localhost", "--no-auth"), "--trusted-proxy 'localhost' is no address"),
-        (("serve", "--host", "0.0.0.0"), "ask for many:"),
+        (("serve", "--host", "0.0.0.0"), "several keys:"),
     ],
 )
 def test_contradictions(lmtool: Run, tmp_path: Path, words: tuple[str, ...], says: str) -> None:

@@ -69,5 +69,5 @@ async def test_a_gpu_is_untried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         monkeypatch.setattr("lmtool.inference.engine.hardware.describe_devices", lambda known=known: known)
         await doctor.doctor(ClientCommon(endpoint=NO_SERVER), json=True)
         findings = json.loads(capsys.readouterr().out)
-        untried = [found for found in findings if "NVIDIA H200 alone" in found["advice"]]
+        untried = [found for found in findings if "tested on an NVIDIA H200 only" in found["advice"]]
         assert [(found["name"], found["verdict"]) for found in untried] == expected

@@ -141,7 +141,7 @@ def test_little_is_told_by_lmqls_server() -> None:
         "  runs on    transformers, transformers 4.36.2",
         "  made by    AutoModelForCausalLM.from_pretrained('gpt2')]",
         "  tokenizer  none: the server takes token ids only",
-        "  protocol   LMTP as LMQL speaks it: token ids, no cancelling, no text",
+        "  protocol   LMTP as in LMQL: token ids only, no cancelling, no text",
     ]
 
 

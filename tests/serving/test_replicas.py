@@ -116,7 +116,7 @@ def test_vllm_runs_in_its_own_environment() -> None:
 def test_groups_are_disjoint() -> None:
     """And too few devices are told with both numbers."""
     assert device_groups(2, 2, ["a", "b", "c", "d", "e"]) == [["a", "b"], ["c", "d"]]
-    with pytest.raises(ResourceError, match="2x2 needs 4 CUDA devices, and 3 are visible"):
+    with pytest.raises(ResourceError, match="2x2 needs 4 CUDA devices, but 3 are visible here"):
         device_groups(2, 2, ["a", "b", "c"])
 
 

@@ -66,7 +66,7 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
         (("--peer", "llamacpp=/no/python"), 8, "does not run as a Python"),
         (("random:nothing",), 2, "there is no 'random:nothing'"),
         (("./nothing",), 8, "there is no model folder './nothing'"),
-        (("--batch", "one"), 2, "--batch 'one' is no list"),
+        (("--batch", "one"), 2, "--batch 'one' is not a list of positive numbers"),
         (("--cpus", "9999"), 2, "--cpus '9999'"),
         (("--device", "cuda", "--peer", "llamacpp"), 2, "llamacpp is measured on CPUs only"),
         (("--peer", "sglang"), 2, "sglang is measured on GPUs only"),

@@ -69,7 +69,7 @@ def test_constrained_streams_over_http(lmtool: Run, embedded: str) -> None:
         ((":1",), 3, "no LMTP server"),
         (("http://127.0.0.1:1/v1",), 3, "no OpenAI-compatible server"),
         ((":1", "--rate", "fast"), 2, "--rate 'fast' is not a list of numbers"),
-        ((":1", "--concurrency", "0"), 2, "--concurrency '0' is no list"),
+        ((":1", "--concurrency", "0"), 2, "--concurrency '0' is not a list of positive numbers"),
         ((":1", "--compare", "nothing.json"), 7, "cannot read nothing.json"),
     ],
 )

@@ -46,8 +46,8 @@ def test_listing_needs_no_client(lmtool: Run) -> None:
 def test_mistakes(lmtool: Run) -> None:
     """Each ends with the documented status and says what to do."""
     for words, status, message in (
-        ((), 2, "there is no client to run"),
-        (("--tokens", "1", "--", "true"), 2, "no list of 3 token ids"),
+        ((), 2, "no client to run"),
+        (("--tokens", "1", "--", "true"), 2, "not a list of 3 token ids"),
         (("--", "no-such-program"), 8, "cannot start 'no-such-program'"),
     ):
         result = lmtool("conformance", "client", *words)

@@ -82,9 +82,9 @@ def test_mistakes(lmtool: Run, tmp_path: Path) -> None:
     """Each ends with the documented status and says what to do."""
     (tmp_path / "known").write_text("no-such-case  # why\n")
     for words, status, message in (
-        (("--grade", "perfect"), 2, "the grades: must, compat, beyond"),
-        (("--only", "nothing"), 2, "see all with --list"),
-        (("--prompt", "1,2"), 2, "no list of 4 token ids"),
+        (("--grade", "perfect"), 2, "grades: must, compat, beyond"),
+        (("--only", "nothing"), 2, "list all with --list"),
+        (("--prompt", "1,2"), 2, "not a list of 4 token ids"),
         (("stdio:cat",), 2, "serve on a port"),
         (("--known-failing", "known"), 7, "which does not exist"),
         (("ws://127.0.0.1:1/",), 3, "no LMTP server at ws://127.0.0.1:1/"),

@@ -36,7 +36,7 @@ def test_card_and_json(lab: Run) -> None:
         (("--shape", "64"), "--shape '64' is no shape"),
         (("--shape", "1000000x1000000"), "no shape of at most"),
         (("--formats", "int2"), "there is no 'int2'"),
-        (("--rows", "0"), "--rows '0' is no list"),
+        (("--rows", "0"), "--rows '0' is not a list of positive numbers"),
         (("--rows", "257"), "--rows 257 is more than 256"),
         (("--compare", "nothing.json"), "cannot read nothing.json"),
     ],

@@ -320,7 +320,7 @@ async def test_a_server_that_begins_another_answer(embedded: str) -> None:
         )
         answer = continue_answer(seen.view, parent.rows[2], seen.other(parent, 2))
         http = Elsewhere(parse_target(base), seen.watch.source._pipeline, lambda: 99)
-        with pytest.raises(UsageError, match="would begin another one"):
+        with pytest.raises(UsageError, match="it would start a new one"):
             await http.continue_answer(answer)
         sent = [event for event in seen.watch.events if isinstance(event, Request | Frame)]
         assert not any(event.connection == 99 for event in sent)

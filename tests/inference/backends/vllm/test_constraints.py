@@ -148,7 +148,7 @@ def test_an_error_ends_its_own_row(guides, tokenizer, eos):
     batch.apply(logits, guides)
     assert [index for index in range(SIZE) if logits[0, index] > -math.inf] == [eos]
     assert int((logits[1] > -math.inf).sum()) > 5
-    assert "does not allow" in recorder.reports[0].error[1]
+    assert "is not allowed by the constraint" in recorder.reports[0].error[1]
     assert recorder.reports[1].error == ()
     recorder.there = False
     batch.apply(torch.zeros(2, SIZE), guides)
