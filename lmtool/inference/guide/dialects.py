@@ -6,22 +6,16 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT4, DRAFT6, DRAFT7, DRAFT201909, DRAFT202012
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import TypeAlias
+    from collections.abc import Callable, Iterator, Mapping
+
+    from referencing import Specification
 
     Schema: TypeAlias = bool | dict[str, Any]
-    from collections.abc import Callable
-
     Change: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 _DIALECT = re.compile(r"https?://json-schema\.org/draft(?:-0([467])|/(2019)-09|/(2020)-12)/schema#?")
-_SPECIFICATIONS = {0: DRAFT202012, 4: DRAFT4, 6: DRAFT6, 7: DRAFT7, 2019: DRAFT201909, 2020: DRAFT202012}
 _ANY = 0
 """Dialect if `$schema` names none: 2020-12 plus the keywords that older drafts spell differently."""
 _FIRST: Mapping[str, int] = {
@@ -112,7 +106,9 @@ class _Reader:
 
     def read(self) -> Schema:
         dialect = _dialect(self._root, _ANY)
-        resource = _SPECIFICATIONS[dialect].create_resource(self._root)
+        from referencing import Registry  # an extra: a gateway without models reads no schema
+
+        resource = _specification(dialect).create_resource(self._root)
         place = _Place(dialect, None, self._exact)
         try:
             registry = Registry().with_resource(uri := resource.id() or "", resource)
@@ -135,7 +131,7 @@ class _Reader:
         if (dialect := _dialect(value, place.dialect)) != place.dialect:
             place = replace(place, dialect=dialect)
         if self._marks and place.resolver is not None and any(isinstance(value.get(name), str) for name in _IDS):
-            resource = _SPECIFICATIONS[dialect].create_resource(value)
+            resource = _specification(dialect).create_resource(value)
             place = replace(place, resolver=place.resolver.in_subresource(resource))
         return self._node(value, place)
 
@@ -228,6 +224,8 @@ class _Reader:
         """Rewritten reference to a definition, or the boolean schema it refers to; None if it cannot be resolved."""
         if not self._marks and reference != "#" and not reference.startswith("#/"):
             return None
+        from referencing.exceptions import Unresolvable
+
         try:
             found = place.resolver.lookup(reference)
         except (Unresolvable, AttributeError, TypeError, ValueError):  # of malformed schemas
@@ -298,3 +296,10 @@ def _mapped_value(keyword: str, value: Any, change: Change) -> Any:  # noqa: ANN
         return map_schemas(value, change)
     named = {name: map_schemas(part, change) for name, part in value.items()}
     return value if all(named[name] is value[name] for name in value) else named
+
+
+def _specification(dialect: int) -> Specification[Any]:
+    """The rules of a draft for ids and references. dialect: a draft's number or year, or `_ANY`."""
+    from referencing.jsonschema import DRAFT4, DRAFT6, DRAFT7, DRAFT201909, DRAFT202012
+
+    return {4: DRAFT4, 6: DRAFT6, 7: DRAFT7, 2019: DRAFT201909}.get(dialect, DRAFT202012)

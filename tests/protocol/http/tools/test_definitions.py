@@ -197,3 +197,16 @@ def test_what_is_wrong_is_named(body: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as raised:
         used(**{"tools": [], **body})
     assert (raised.value.status, raised.value.param) == (400, param)
+
+
+def test_a_gateway_needs_no_packages_of_serving() -> None:
+    """What a gateway imports of tools needs none of the packages that only models need."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, lmtool.gateway.pools.server, lmtool.protocol.http.tools.definitions\n"
+        "sys.exit(' '.join({'referencing', 'jsonschema', 'llguidance', 'torch', 'numpy'} & set(sys.modules)) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
