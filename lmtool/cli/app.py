@@ -243,7 +243,7 @@ def _runtime_param(param: Any, original: Callable[[Any], Any]) -> Any:
 
 
 def is_plain(kind: Any) -> bool:
-    """Whether `convert` knows a type; other types are left to typer."""
+    """True if `convert` knows a type; other types are left to typer."""
     return (
         kind in _EXPECTED or get_origin(kind) is Literal or (get_origin(kind) is list and is_plain(get_args(kind)[0]))
     )

@@ -32,7 +32,7 @@ _OUTCOME = "Outcome"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What to do with the outcome of a benchmark."""
+    """Output of a benchmark's outcome: JSON, a saved file, a comparison."""
 
     json_only: bool = option(False, "Print the JSON line only; a pipe gets it after the card.", _OUTCOME, flag="--json")
     save: Path | None = option(None, "Save the outcome as JSON.", _OUTCOME, metavar="FILE")
@@ -187,7 +187,7 @@ async def serve(
 
 
 def _is_gpu(device: str) -> bool:
-    """Whether a device is a GPU. Raises `UsageError` for a name that is no device."""
+    """True if a device is a GPU. Raises `UsageError` for a name that is no device."""
     from lmtool.inference.engine.config import EngineConfig
 
     if device == "auto":

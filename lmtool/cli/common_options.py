@@ -34,11 +34,11 @@ class Common:
 
     @property
     def debug(self) -> bool:
-        """Whether to print tracebacks."""
+        """True if tracebacks are printed."""
         return self.verbose >= 2 or os.environ.get("LMTOOL_DEBUG", "") not in {"", "0"}
 
     def output(self) -> Output:
-        """Where the command prints: results on stdout, notes and warnings on stderr."""
+        """Output of the command: results on stdout, notes and warnings on stderr."""
         return Output.of(self.color, quiet=self.quiet)
 
     def under(self, outer: Common | None) -> Self:

@@ -27,7 +27,7 @@ REPORTS = "Reports"
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """Which cases are run, which of them may fail, and where reports are written."""
+    """Choice of cases, cases that may fail, and report files."""
 
     grade: str = option(
         "must,compat,beyond", "Grades of rules to check: must, compat, beyond; comma-separated.", metavar="LIST"

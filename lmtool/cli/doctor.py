@@ -44,7 +44,7 @@ class Finding:
     name: str
     detail: str
     advice: str = ""
-    """How to fix it; empty if nothing is wrong."""
+    """Advice for fixing it; empty if nothing is wrong."""
 
 
 async def doctor(

@@ -93,7 +93,7 @@ def report_error(error: LmtoolError, common: Common) -> None:
 
 
 def _names(words: str, option: str, value: str) -> bool:
-    """Whether an error mentions an option: its name, or its value in quotes or of more than five characters."""
+    """True if an error mentions an option: its name, or its value in quotes or of more than five characters."""
     named = re.search(rf"{re.escape(option)}(?![\w-])", words) is not None
     return named or repr(value) in words or (len(value) > 5 and value in words)
 

@@ -275,7 +275,7 @@ def _one_trace(files: list[Path], option: str) -> Path:
 
 
 def _color(common: ClientCommon, *, drawn: bool) -> bool:
-    """Whether to use colours. drawn: in a file, which has no terminal."""
+    """True if colours are used. drawn: into a file, which has no terminal."""
     import os
     import sys
 

@@ -155,7 +155,7 @@ class _Words:
         """Members of object options, given one by one as `--option.member`."""
         self._vllm = _names_vllm(words)
         self._model = any(word == "--model" or word.startswith("--model=") for word in words)
-        """Whether a model was named; then further words after an option are its values, as in vLLM."""
+        """True if a model was named; then further words after an option are its values, as in vLLM."""
 
     def __iter__(self) -> Iterator[list[str]]:
         """The translation of each option or other word."""

@@ -100,7 +100,7 @@ def _message(part: object) -> ChatMessage:
 
 
 def wants_text(prompt: PromptLike) -> bool:
-    """Whether outputs carry text by default: not where the prompt is token ids and buffers alone."""
+    """True if outputs carry text by default: not where the prompt is token ids and buffers alone."""
     if isinstance(prompt, str | ChatPrompt):
         return True
     return not isinstance(prompt, Buffer) and any(not isinstance(part, int | Buffer | BufferSlice) for part in prompt)

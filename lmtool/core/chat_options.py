@@ -13,12 +13,12 @@ class ChatOptions:
     parameters: frozenset[str] = frozenset()
     """Fields of `SamplingParams` that the client has set; for the others the model has defaults of its own."""
     tool_choice: Literal["auto", "required", "named"] | None = None
-    """Whether one of the prompt's tools may or must be called; None: the model's default."""
+    """True if one of the prompt's tools may or must be called; None: the model's default."""
     tool_name: str | None = None
     """The tool that must be called, under `named`."""
     parallel_tool_calls: bool | None = None
-    """Whether one answer may have several calls; None: the model's default."""
+    """True if one answer may have several calls; None: the model's default."""
     logprobs: int | None = None
     """Alternatives beside each token; None: no logprobs."""
     stream: bool = True
-    """Whether the client reads pieces as they come; a whole answer is asked for as one."""
+    """True if the client reads pieces as they come; a whole answer is asked for as one."""

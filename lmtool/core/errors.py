@@ -20,7 +20,7 @@ class LmtoolError(Exception):
     code: ClassVar[str] = "error"
     """Machine-readable kind, sent beside the sentence on every wire."""
     retryable: bool = False
-    """Whether the same request may succeed when it is sent again; an instance may know better than its class."""
+    """True if the same request may succeed when it is sent again; an instance may know better than its class."""
     retry_after: int = 0
     """Seconds after which the same request may succeed; 0 where it will not, or that is not known."""
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def follows_from_ids(request: GenerateRequest) -> bool:
-    """Whether the rest of a stream depends on nothing but the ids of prompt and answer, and comes as ids."""
+    """True if the rest of a stream depends on nothing but the ids of prompt and answer, and comes as ids."""
     sampling = request.sampling
     counted = sampling.stop or sampling.min_tokens or sampling.presence_penalty or sampling.frequency_penalty
     stateful = request.constraint or request.logits_processors or request.generated or request.reasoning or request.into

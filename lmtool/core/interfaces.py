@@ -208,7 +208,7 @@ class Available(Protocol):
 
     @property
     def can_answer(self) -> bool:
-        """Whether a request that comes now has a model to go to, loaded or to be loaded for it."""
+        """True if a request that comes now has a model to go to, loaded or to be loaded for it."""
 
 
 class Catalogue(Protocol):
@@ -265,7 +265,7 @@ class Tokenizer(Protocol):
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether a `ChatPrompt` can be encoded."""
+        """True if a `ChatPrompt` can be encoded."""
 
     @property
     def tool_calls(self) -> ToolCallFormat:
@@ -319,7 +319,7 @@ class Guide(Protocol):
 
     @property
     def slow(self) -> bool:
-        """Whether its last mask took so long that no other stream should wait for the next one."""
+        """True if its last mask took so long that no other stream should wait for the next one."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -338,10 +338,10 @@ class Guide(Protocol):
         """Return an independent guide at the same place."""
 
     def may_end(self) -> bool:
-        """Whether the text so far is a whole match, so that eos is legal."""
+        """True if the text so far is a whole match, so that eos is legal."""
 
     def ended(self) -> bool:
-        """Whether nothing but eos can follow: the text is a whole match and no token goes on from it."""
+        """True if nothing but eos can follow: the text is a whole match and no token goes on from it."""
 
     def error(self) -> LmtoolError | None:
         """Return why the stream cannot go on, if so; it must be ended with this error."""
@@ -360,7 +360,7 @@ class AnswerCheck(Protocol):
     """Validates what streams have written under constraints. Safe from any thread."""
 
     def applies_to(self, constraint: Constraint) -> bool:
-        """Whether there is anything to validate under a constraint."""
+        """True if there is anything to validate under a constraint."""
 
     def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
         """Begin to validate the text of a stream that its constraint has ended; done within a bounded time.

@@ -128,13 +128,13 @@ class Processors:
         """Make them. Raises `RequestError` for a name that is not installed, or arguments that it refuses."""
         self._processors = [(one.name, _make(one)) for one in named]
         self.bars_ids = any(one.name in _OWN for one in named)
-        """Whether some ids must never be generated, so that no id may be taken without them."""
+        """True if some ids must never be generated, so that no id may be taken without them."""
         self.error: LmtoolError | None = None
         """Why the stream must end, if so."""
 
     @property
     def resumable(self) -> bool:
-        """Whether another stream could go on as this one would."""
+        """True if another stream could go on as this one would."""
         return all(isinstance(one, ResumableLogitsProcessor) for _, one in self._processors)
 
     def resume(self, tokens: Sequence[int]) -> None:

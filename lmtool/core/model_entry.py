@@ -31,7 +31,7 @@ class ModelEntry:
     idle_seconds: float | None = None
     """Since its last stream ended; None while it is used or is not in memory."""
     pinned: bool = False
-    """Whether it stays in memory once it is there."""
+    """True if it stays in memory once it is there."""
     error: str | None = None
     """Why its last load failed, where `phase` is `failed`."""
     architecture: str | None = None

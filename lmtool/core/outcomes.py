@@ -31,7 +31,7 @@ class Outcome:
 
     @property
     def about_request(self) -> bool:
-        """Whether the member would answer the same request in the same way again."""
+        """True if the member would answer the same request in the same way again."""
         return self.kind in {"refused", "context_too_long"}
 
     @property

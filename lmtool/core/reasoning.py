@@ -52,7 +52,7 @@ class ThoughtSignature:
 
     value: str
     is_redacted: bool = False
-    """Whether it stands for a part that its API alone can read, and that has no text."""
+    """True if it stands for a part that its API alone can read, and that has no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ReasoningFormat:
     name: str
     """Of its reasoning parser: vLLM's, or that of an entry point."""
     heeds_effort: bool = False
-    """Whether the chat template tells the model a `reasoning_effort`."""
+    """True if the chat template tells the model a `reasoning_effort`."""
 
 
 def template_variables(effort: str | None, *, enabled: bool | None = None) -> dict[str, object]:

@@ -56,7 +56,7 @@ class Rerouting(Protocol):
     """A `TokenModel` over several servers, which decides whether and where a stream goes on."""
 
     def may_go_on(self, handle: StreamHandle, error: LmtoolError, *, has_output: bool) -> bool:
-        """Whether a stream may be submitted again. handle: of the attempt that ended so.
+        """True if a stream may be submitted again. handle: of the attempt that ended so.
 
         has_output: whether it has brought anything, so that another server must give it the same bits.
         """
@@ -171,7 +171,7 @@ class _Stream:
         self._ids: list[int] = []
         """Tokens handed on."""
         self._begun = False
-        """Whether anything was handed on."""
+        """True if anything was handed on."""
         self._seed: int | None = None
         """What the server has told; None where it cannot go on with the stream."""
         self._repetitions = 0  # in a row, without an output between
@@ -334,7 +334,7 @@ class _Stream:
 
     @property
     def _can_go_on(self) -> bool:
-        """Whether another attempt would bring the rest and nothing else."""
+        """True if another attempt would bring the rest and nothing else."""
         request = self._request
         if not self._begun or self._seed is not None or not isinstance(request, GenerateRequest):
             return True

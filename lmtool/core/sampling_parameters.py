@@ -26,7 +26,7 @@ class Range:
     high: float = math.inf
     integer: bool = False
     above: bool = False
-    """Whether the number must be greater than `low`."""
+    """True if the number must be greater than `low`."""
 
     def __contains__(self, value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int if self.integer else int | float):

@@ -221,7 +221,7 @@ class DeferredHandle:
         self._handle: StreamHandle | None = None
         self._paused = False
         self.ended = False
-        """Whether the stream ended before it started."""
+        """True if the stream ended before it started."""
 
     def start(self, submit: Callable[[], StreamHandle]) -> None:
         """Start the stream by calling `submit`, unless it was cancelled meanwhile."""

@@ -71,9 +71,9 @@ class Constraint:
     text: str
     """Canonical: compact JSON for `json_schema`, `choice` (a list of texts) and `structural_tag`, else the source."""
     strict: bool = True
-    """Whether a keyword that cannot be enforced exactly is refused; otherwise it is ignored, with a warning."""
+    """True if a keyword that cannot be enforced exactly is refused; otherwise it is ignored, with a warning."""
     any_whitespace: bool = False
-    """Whether JSON may have blanks and line breaks between its parts; otherwise it is compact."""
+    """True if JSON may have blanks and line breaks between its parts; otherwise it is compact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +309,7 @@ class TokenOutput:
 
     @property
     def last(self) -> bool:
-        """Whether the stream ends here."""
+        """True if the stream ends here."""
         return self.finish_reason is not None or self.error is not None
 
 
@@ -332,7 +332,7 @@ class ToolCallFormat:
     special_tokens: Mapping[str, int] = field(default_factory=dict)
     """Marks around calls that are special tokens, which do not show as text, with their ids."""
     templated: bool = True
-    """Whether the chat template shows tools to the model."""
+    """True if the chat template shows tools to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +360,7 @@ class ModelInfo:
     tokenizer: TokenizerInfo | None = None
     """None where the server has no tokenizer: it takes and gives token ids only."""
     chat_template: bool = False
-    """Whether `messages` can be sent."""
+    """True if `messages` can be sent."""
     tool_calls: ToolCallFormat | None = None
     """None where the tokenizer is not known."""
     reasoning: ReasoningFormat | None = None
@@ -377,11 +377,11 @@ class ModelInfo:
     fingerprint: str | None = None
     """Hash of everything that decides a stream's ids and logprobs (`lmtool.core.fingerprint`); None if unknown."""
     batch_invariant: bool | None = None
-    """Whether a stream's ids and logprobs are the same, bit for bit, in any batch; None where it is not known."""
+    """True if a stream's ids and logprobs are the same, bit for bit, in any batch; None where it is not known."""
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     """The author's `SamplingParams`, for HTTP requests that leave them out (`lmtool.core.sampling_defaults`)."""
     text_only: bool = False
-    """Whether it takes conversations and gives text without ids, telling tool calls from text: a pool of providers."""
+    """True if it takes conversations and gives text without ids, telling tool calls from text: a pool of providers."""
     key_limits: Mapping[str, int] = field(default_factory=dict)
     """Limits of the key that asks, see `lmtool.net.access.keys.Limits`; `priority`: the lowest."""
 

@@ -35,7 +35,7 @@ def runtime_folder() -> Path:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether it is a folder of this user's that nobody else can look into, and no link to one."""
+    """True if it is a folder of this user's that nobody else can look into, and no link to one."""
     try:
         found = folder.lstat()
     except OSError:

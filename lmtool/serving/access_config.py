@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AccessConfig:
-    """Which requests a server with a port accepts, apart from the API key that they must carry."""
+    """Rules for accepting requests on a port, in addition to API keys."""
 
     allow_origin: tuple[str, ...] = option(
         (), "Accept web pages of this origin (repeatable; * for any).", CONNECTIONS, metavar="URL"

@@ -288,6 +288,6 @@ def need_packages(names: Sequence[str], what: str = "serving a model", install: 
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package or module is installed. Imports at most its parent package."""
+    """True if a package or module is installed. Imports at most its parent package."""
     package, _, module = name.partition(".")
     return importlib.util.find_spec(package) is not None and (not module or importlib.util.find_spec(name) is not None)

@@ -244,7 +244,7 @@ class ListenConfig:
 
     @property
     def public(self) -> bool:
-        """Whether other machines can connect."""
+        """True if other machines can connect."""
         return self.unix is None and not is_loopback(self.host)
 
     def check(self, typed: Collection[str]) -> None:
@@ -292,7 +292,7 @@ class EvergreenOptions:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """How uvicorn carries HTTP and WebSocket."""
+    """Settings of uvicorn for HTTP and WebSocket."""
 
     root_path: str = option("", "Path at which a reverse proxy mounts this server.", CONNECTIONS, metavar="PATH")
     uvicorn_log_level: str = option(
@@ -317,7 +317,7 @@ class ReplicasConfig:
 
 @dataclass(frozen=True, slots=True)
 class WatchConfig:
-    """Who may watch other clients' traffic, in addition to the server's user and keys with that right."""
+    """Permission to watch other clients' traffic, in addition to the server's user and keys with that right."""
 
     watch: bool = option(False, "Allow every client to watch the others with lmtool inspect.", CONNECTIONS)
 
@@ -350,12 +350,12 @@ class ServiceConfig:
     workers: tuple[str, ...] = field(default=(), repr=False)
     """Endpoints of servers that replace models in this process; they are sent the same API key."""
     balances: bool = False
-    """Whether the workers are independent servers with models of their own; otherwise they serve `models`."""
+    """True if the workers are independent servers with models of their own; otherwise they serve `models`."""
     http: HttpConfig = field(default_factory=HttpConfig)
     pools: PoolsConfig | None = None
     """Pools in addition to the models, or instead of them."""
     pools_only: bool = False
-    """Whether the pools replace the models."""
+    """True if the pools replace the models."""
     evergreen: EvergreenOptions = field(default_factory=EvergreenOptions)
     certificate: Certificate | None = None
     """TLS certificate of its ports; None without TLS."""

@@ -40,7 +40,7 @@ class Console:
     json: bool = False
     color: bool = False
     terminal: bool = False
-    """Whether output goes to a terminal, which can redraw lines."""
+    """True if output goes to a terminal, which can redraw lines."""
     quiet: bool = False
     """Write nothing."""
     columns: Callable[[], int] = field(default=lambda: shutil.get_terminal_size().columns)

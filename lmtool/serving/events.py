@@ -36,7 +36,7 @@ class Listening:
     event: ClassVar[str] = "listening"
     url: str
     everywhere: bool
-    """Whether other machines can connect."""
+    """True if other machines can connect."""
     attempt: str
     """An example command that connects to the server."""
     grpc: str | None = None

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether this is a valid name on the hub."""
+    """True if this is a valid name on the hub."""
     return _NAME.fullmatch(name) is not None and ".." not in name and "--" not in name
 
 

@@ -143,7 +143,7 @@ def _diagnose(engine: Any, log: EngineLog) -> ConnectError:
 
 
 def _takes_processors(settings: dict[str, Any]) -> bool:
-    """Whether vLLM accepts logits processors; it does not with speculation."""
+    """True if vLLM accepts logits processors; it does not with speculation."""
     return not settings["options"].get("speculative_config")
 
 

@@ -33,9 +33,9 @@ class Option:
     shown_default: str | None = None
     """What `--help` gives as the default where None stands for something that is decided later; empty: nothing."""
     hidden: bool = False
-    """Whether `--help` leaves it out."""
+    """True if `--help` leaves it out."""
     count: bool = False
-    """Whether its value is how often it was typed."""
+    """True if its value is how often it was typed."""
 
 
 def option(default: Any, text: str, panel: str | None = None, **more: Any) -> Any:  # noqa: ANN401 # as `field` is

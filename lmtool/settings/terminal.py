@@ -24,11 +24,11 @@ class Output:
     """Writes results and notes; knows whether colours and cursor movement are welcome."""
 
     color: bool
-    """Whether stdout may carry colours."""
+    """True if stdout may carry colours."""
     note_color: bool
-    """Whether stderr may carry colours."""
+    """True if stderr may carry colours."""
     terminal: bool
-    """Whether stdout is one: control characters are made visible."""
+    """True if stdout is one: control characters are made visible."""
     quiet: bool = False
 
     @classmethod
@@ -132,7 +132,7 @@ class PassingNote:
 
 
 def wants_color(stream: TextIO, when: ColorWhen | None) -> bool:
-    """Whether a stream should carry colours: the option first, then NO_COLOR, FORCE_COLOR, a capable terminal."""
+    """True if a stream should carry colours: the option first, then NO_COLOR, FORCE_COLOR, a capable terminal."""
     if when in {"always", "never"}:
         return when == "always"
     if os.environ.get("NO_COLOR"):

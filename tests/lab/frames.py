@@ -47,7 +47,7 @@ class Streams:
 
     url: str
     seeded: bool = False
-    """Whether tokens are drawn, by each stream's own seed."""
+    """True if tokens are drawn, by each stream's own seed."""
     model: str | None = None
     """The one to name where several are served."""
     gaps: list[float] = field(default_factory=list)

@@ -50,7 +50,7 @@ class Attack:
     """Then this, again and again."""
     keyed: bool
     reads: bool = False
-    """Whether it takes what it is sent."""
+    """True if it takes what it is sent."""
     every: float = 0.0
     """Seconds between two pieces, for a slow one."""
     connections: int = 0

@@ -69,7 +69,7 @@ class Cut:
     after: int
     """Bytes of one direction that are passed on before."""
     answers: bool = True
-    """Whether these are the server's."""
+    """True if these are the server's."""
 
 
 def random_cuts(random: Random) -> Iterator[Cut]:
@@ -91,7 +91,7 @@ class CuttingProxy:
     cuts: int = 0
     """Connections that were cut."""
     refuses: bool = False
-    """Whether a new connection is closed at once."""
+    """True if a new connection is closed at once."""
     _pipes: set[asyncio.Task[None]] = field(default_factory=set)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     """Of the connections that are open, to clients."""

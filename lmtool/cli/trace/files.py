@@ -1,4 +1,4 @@
-"""What the `trace` commands share: reading traces, writing new ones, warning of incomplete ones."""
+"""Reading and writing of trace files for the `trace` commands, with warnings about incomplete ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_events(out: Output, path: Path) -> tuple[Header, list[Event]]:
 
 
 def read_recording(out: Output, path: Path) -> Recording:
-    """What of a trace is compared and answered; warns when the trace is not complete. Raises `FileError`."""
+    """Exchanges of a trace that are compared and answered; warns if the trace is incomplete. Raises `FileError`."""
     from lmtool.trace.events import Message
     from lmtool.trace.exchanges import Recording
     from lmtool.trace.reader import TraceReader

@@ -82,7 +82,7 @@ async def serve(
 
 
 def _address(url: str, protocols: set[str]) -> str:
-    """Where clients connect: a base URL for SDKs where nothing but HTTP was recorded."""
+    """Address for clients: a base URL for SDKs if nothing but HTTP was recorded."""
     return f"http{url.removeprefix('ws')}" if protocols == {"http"} and url.startswith("ws") else url
 
 

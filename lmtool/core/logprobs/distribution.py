@@ -47,7 +47,7 @@ def probabilities(logprobs: Iterable[float]) -> list[float]:
 
 
 def is_normalised(logprobs: Iterable[float]) -> bool:
-    """Whether these can be logprobs of one distribution.
+    """True if these can be logprobs of one distribution.
 
     Some servers send what sums to more than 1 (LMQL's with a temperature above 1): what is missing is then not known.
     """
@@ -72,13 +72,13 @@ class Rank:
 
     place: int
     exact: bool = True
-    """Whether every likelier token was sent; otherwise the place is the least that it can be."""
+    """True if every likelier token was sent; otherwise the place is the least that it can be."""
 
     def __str__(self) -> str:
         return str(self.place) if self.exact else f">{self.place - 1}"
 
     def holds(self, compare: Callable[[float, float], bool], limit: float) -> bool | None:
-        """Whether a comparison of the rank with a limit holds; None where that cannot be known."""
+        """True if a comparison of the rank with a limit holds; None where that cannot be known."""
         if self.exact:
             return compare(self.place, limit)
         nearest = max(float(self.place), limit)
@@ -97,7 +97,7 @@ class Distribution(Generic[Token]):
     rank: Rank | None
     """Of the chosen token; None where nothing is known of it."""
     is_normalised: bool
-    """Whether the probabilities sum to at most 1; otherwise neither mass nor entropy is known."""
+    """True if the probabilities sum to at most 1; otherwise neither mass nor entropy is known."""
 
     @classmethod
     def of(

@@ -44,7 +44,7 @@ def mode_of(request: GenerateRequest | ScoreRequest) -> LogprobsMode:
 
 
 def _is_shaped(payload: Mapping[str, object]) -> bool:
-    """Whether what is drawn from is another distribution than the biased one."""
+    """True if what is drawn from is another distribution than the biased one."""
     temperature = payload.get("temperature")
     drawn = isinstance(temperature, int | float) and temperature > 0
     changed = {name for name in (*_SHAPES, *_CORRECTS) if _differs(payload, name)}

@@ -55,11 +55,11 @@ class Chance(Generic[Token]):
     high: float
     """Bounds of its probability under these parameters."""
     stays: bool | None
-    """Whether it can be sampled; None where that is not known."""
+    """True if it can be sampled; None where that is not known."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is one number."""
+        """True if it is one number."""
         return self.high - self.low < _CLOSE
 
 
@@ -78,7 +78,7 @@ class WhatIf(Generic[Token]):
 
     @property
     def is_exact(self) -> bool:
-        """Whether every probability is one number, and who can be sampled is known."""
+        """True if every probability is one number, and who can be sampled is known."""
         parts = [*self.chances, *(() if self.other is None else (self.other,))]
         return all(one.is_exact and one.stays is not None for one in parts)
 
@@ -92,7 +92,7 @@ class Draw(Generic[Token]):
     possible: tuple[Token, ...]
     """All tokens of those sent that it may be."""
     other: bool
-    """Whether it may be a token that was not sent."""
+    """True if it may be a token that was not sent."""
 
 
 def what_if(distribution: Distribution[Token], knobs: Knobs, vocab_size: int | None) -> WhatIf[Token] | None:
@@ -194,7 +194,7 @@ class _Step(Generic[Token]):
         return WhatIf(chances, other, tuple(weights), others[1])
 
     def _in_top_k(self, i: int) -> bool | None:
-        """Whether top-k leaves a known token; equally likely ones at the cut cannot be told apart."""
+        """True if top-k leaves a known token; equally likely ones at the cut cannot be told apart."""
         k, sent = self._knobs.top_k, len(self._top)
         if not 0 < k < self._vocabulary:
             return True
@@ -220,7 +220,7 @@ class _Step(Generic[Token]):
     def _nucleus(
         self, lows: Sequence[float], highs: Sequence[float], whole: tuple[float, float]
     ) -> Sequence[bool | None]:
-        """Whether top-p leaves each known token: those before it must have less than its share."""
+        """True if top-p leaves each known token: those before it must have less than its share."""
         share = self._knobs.top_p
         if share >= 1:
             return [True] * len(lows)
@@ -234,7 +234,7 @@ class _Step(Generic[Token]):
         return result
 
     def _before_cut(self, low: float, high: float, whole: tuple[float, float]) -> bool | None:
-        """Whether a token stays that has between `low` and `high` before it. whole: bounds of the sum of all."""
+        """True if a token stays that has between `low` and `high` before it. whole: bounds of the sum of all."""
         share = self._knobs.top_p
         # What stands before a token is in the sum as well: the same error in both does not count twice.
         if high * (1 + _SUM) < share * max(whole[0], high) * (1 - _SUM) and high < share * whole[0] * (1 - _SUM):
@@ -242,7 +242,7 @@ class _Step(Generic[Token]):
         return False if low * (1 - _SUM) >= share * whole[1] * (1 + _SUM) else None
 
     def _likely(self, low: float, high: float) -> bool | None:
-        """Whether min-p leaves a token of this weight."""
+        """True if min-p leaves a token of this weight."""
         least = self._knobs.min_p
         if low >= least * (1 + _SUM):
             return True
@@ -251,7 +251,7 @@ class _Step(Generic[Token]):
     def _others_after(
         self, others: tuple[float, float], lows: Sequence[float], whole: tuple[float, float]
     ) -> tuple[bool | None, tuple[float, float]]:
-        """Whether any token stays that was not sent, and bounds of what they weigh together."""
+        """True if any token stays that was not sent, and bounds of what they weigh together."""
         most = self._largest**self._power * (1 + self._slack)
         sent = math.fsum(lows[: len(self._top)])
         cut = others[1] <= 0 or most < self._knobs.min_p * (1 - _SUM)

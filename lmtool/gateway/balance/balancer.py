@@ -140,7 +140,7 @@ class Balancer:
         return self._resuming.submit(request, sink)
 
     def _all_compute_the_same(self, model: str | None) -> bool:
-        """Whether the workers of a model have one fingerprint, as far as they have described it."""
+        """True if the workers of a model have one fingerprint, as far as they have described it."""
         try:
             return len({info.fingerprint for info in self._infos(self._router.route(model))}) < 2
         except UnknownModelError:

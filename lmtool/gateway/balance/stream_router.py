@@ -81,19 +81,19 @@ class Attempt(DeferredHandle):
         """The name of its model, once a worker for that was found."""
         self.expires = expires
         self.has_output = False
-        """Whether an earlier attempt has brought anything: only what computes the same bits may go on."""
+        """True if an earlier attempt has brought anything: only what computes the same bits may go on."""
         self.tried: set[int] = set()
         """Numbers of the workers that failed it since it last brought a token."""
         self.failures = 0
         """How many attempts in a row have failed without a token."""
         self.unserved = False
-        """Whether the last of them does not serve the model."""
+        """True if the last of them does not serve the model."""
         self.worker: Worker | None = None
         """That it is on, or was on last."""
         self.description: Description | None = None
         """Of the model there."""
         self.given_up = False
-        """Whether it ended because there is no worker for it."""
+        """True if it ended because there is no worker for it."""
 
     def start(self, submit: Callable[[], StreamHandle]) -> None:
         """See `DeferredHandle.start`."""
@@ -292,7 +292,7 @@ class StreamRouter:
         return same
 
     def _has_other(self, attempt: Attempt) -> bool:
-        """Whether a worker can take it now that has not failed it."""
+        """True if a worker can take it now that has not failed it."""
         try:
             able = self._able(attempt, self.route(attempt.model))
         except UnknownModelError:
@@ -356,7 +356,7 @@ class StreamRouter:
 
 
 def _computes_the_same(worker: Worker, attempt: Attempt, model: str | None) -> bool:
-    """Whether a worker is known to give the rest of a stream to the bit.
+    """True if a worker is known to give the rest of a stream to the bit.
 
     Where neither has a fingerprint, only the worker that the stream was on, as for a client that knows one server.
     """

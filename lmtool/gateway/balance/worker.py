@@ -78,18 +78,18 @@ class Worker:
         """on_change: called whenever `checked`, `up`, `error` or a description changes; on_described: with that."""
         self.number = number
         self.owned = isinstance(endpoint, CommandEndpoint)
-        """Whether its process is ours."""
+        """True if its process is ours."""
         self.endpoint = replace(endpoint, on_log=self._log) if isinstance(endpoint, CommandEndpoint) else endpoint
         self.checks = Health(check_interval=check_seconds)
         """When it is checked again."""
         self.health = Health()
         """When streams may go there, by how streams ended; as of a member of a pool."""
         self.up = False
-        """Whether it answered its last health check, and its connection is not known to be lost."""
+        """True if it answered its last health check, and its connection is not known to be lost."""
         self.ever_up = False
-        """Whether a check has ever succeeded."""
+        """True if a check has ever succeeded."""
         self.checked = False
-        """Whether its first list has come, or could not be had."""
+        """True if its first list has come, or could not be had."""
         self.error: LmtoolError | None = None
         """Why it is not up; None while it is, and before the first check."""
         self.models: Sequence[ModelEntry] = ()
@@ -120,14 +120,14 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether a request can be sent there now; an idle connection that was lost is noticed here."""
+        """True if a request can be sent there now; an idle connection that was lost is noticed here."""
         if self.up and not self._client.connected:
             self.lose()
         return self.up
 
     @property
     def available(self) -> bool:
-        """Whether a request may go there: it is up, and does not rest."""
+        """True if a request may go there: it is up, and does not rest."""
         return self.ready and self.health.available(self._now())
 
     @property
@@ -269,7 +269,7 @@ class Worker:
             await self.describe(self.models[0].name)
 
     def _holds(self, name: str | None, description: Description) -> bool:
-        """Whether what it has told of a model is still true, or on its way."""
+        """True if what it has told of a model is still true, or on its way."""
         if description.asking is not None and not description.asking.done():
             return True
         entry = self.entry(name)

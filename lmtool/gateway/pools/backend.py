@@ -41,7 +41,7 @@ class Reply:
     stream: TokenStream | None = None
     """Of one of our models, for a member with the same fingerprint to go on with; to be closed."""
     must_resume: bool = False
-    """Whether part of the answer was given out, so that it cannot begin anew."""
+    """True if part of the answer was given out, so that it cannot begin anew."""
     caller: Caller = field(default_factory=Caller)
     refused: AbstractSet[str] = frozenset()
     """Fingerprints of our own models that have refused the request: others with one of these would do so as well."""
@@ -58,7 +58,7 @@ class Backend(Protocol):
         """What of the request it cannot do, by name; empty where it can do all of it."""
 
     resumes: bool
-    """Whether it can go on with the stream of another member, token for token."""
+    """True if it can go on with the stream of another member, token for token."""
 
     def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the answer, those that arrive together as one list; never an `AnswerFailed`.

@@ -40,7 +40,7 @@ class Caller:
     arrived: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """When the request did, in the event loop's time; by default now."""
     counted: bool = False
-    """Whether it counts already against the limits of its key, being a stream of a model that counts streams."""
+    """True if it counts already against the limits of its key, being a stream of a model that counts streams."""
 
     @property
     def elapsed(self) -> float:

@@ -104,7 +104,7 @@ class MemberConfig:
 
 
 def takes_prefill(member: MemberConfig) -> bool:
-    """Whether a member goes on with an answer that has begun, as far as its configuration tells."""
+    """True if a member goes on with an answer that has begun, as far as its configuration tells."""
     target = member.target
     return not isinstance(target, HttpTarget) or target.provider.prefill_style(target.settings) is not None
 
@@ -120,7 +120,7 @@ class CacheConfig:
     max_age: float = 3600.0
     """Seconds."""
     sampled: bool = False
-    """Whether answers with a temperature above 0 and without a seed are kept too."""
+    """True if answers with a temperature above 0 and without a seed are kept too."""
 
 
 @dataclass(frozen=True, slots=True)

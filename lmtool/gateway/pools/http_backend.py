@@ -186,7 +186,7 @@ class HttpBackend:
         return write(self._provider, model=self._config.model or "", settings=self._target.settings)
 
     def _read_key_again(self) -> bool:
-        """Whether the key has another value by now, which is used from now on."""
+        """True if the key has another value by now, which is used from now on."""
         key = self._target.key
         if key is None or (new := key.again()) == key:
             return False
@@ -213,9 +213,9 @@ class _Call:
         self._exchange: UpstreamExchange | None = None
         self._filter = SecretFilter(())
         self.complete = False
-        """Whether the answer has come to its end."""
+        """True if the answer has come to its end."""
         self.is_rest = False
-        """Whether the rest of an answer is requested, which may be nothing."""
+        """True if the rest of an answer is requested, which may be nothing."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -104,7 +104,7 @@ class LitellmBackend:
                 await got.aclose()
 
     def _takes_prefill(self, litellm: Any) -> bool:  # noqa: ANN401  # as `import_litellm`
-        """Whether it knows that the model goes on with an answer that has begun."""
+        """True if it knows that the model goes on with an answer that has begun."""
         try:
             return litellm.get_model_info(self._config.model).get("supports_assistant_prefill") is True
         except Exception:  # noqa: BLE001  # what it raises for a model that its price list lacks, has no class of its own

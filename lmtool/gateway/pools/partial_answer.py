@@ -66,12 +66,12 @@ class PartialAnswer:
 
 
 def is_piece(event: AnswerEvent) -> bool:
-    """Whether an answer begins with this event: text that is no reasoning, or a call."""
+    """True if an answer begins with this event: text that is no reasoning, or a call."""
     return isinstance(event, ToolCallDelta) or (isinstance(event, TextDelta) and event.kind != "reasoning")
 
 
 def is_reasoning(event: AnswerEvent) -> bool:
-    """Whether a model reasons in this event."""
+    """True if a model reasons in this event."""
     return isinstance(event, TextDelta) and event.kind == "reasoning"
 
 
@@ -94,7 +94,7 @@ def obstacle_to_prefill(request: PoolRequest, partial: PartialAnswer, member: Me
 
 
 def _may_stop(text: str, stops: Sequence[str]) -> bool:
-    """Whether the text ends with the beginning of a stop string, whose rest would not be known as one."""
+    """True if the text ends with the beginning of a stop string, whose rest would not be known as one."""
     return any(text.endswith(stop[:length]) for stop in stops for length in range(1, len(stop)))
 
 

@@ -81,7 +81,7 @@ class PoolAnswer:
     """To go on where this one fails."""
     _cut: _Cut | None = None
     _begun: bool = False
-    """Whether the present call has brought something."""
+    """True if the present call has brought something."""
     _done: bool = False
     _prefilled: int = 0
     """Tokens that stood in the prefill of the present call."""

@@ -65,7 +65,7 @@ class TokenStream:
 
     @property
     def resumable(self) -> bool:
-        """Whether another member can go on with it: it has tokens, and the server has told its seed."""
+        """True if another member can go on with it: it has tokens, and the server has told its seed."""
         return self._members.seed_known and self.fingerprint is not None
 
     def go_on(self, served: Served, name: str | None) -> None:

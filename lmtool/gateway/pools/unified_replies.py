@@ -154,5 +154,5 @@ def attempts_header(attempts: Sequence[Attempt]) -> str:
 
 
 def finished(events: Sequence[AnswerEvent]) -> bool:
-    """Whether these events end a choice."""
+    """True if these events end a choice."""
     return any(isinstance(event, ChoiceFinished) for event in events)

@@ -129,7 +129,7 @@ class Section:
         return node
 
     def lacks(self, key: str) -> bool:
-        """Whether there is no value: one that cannot be read is a fault of its own, told already."""
+        """True if there is no value: one that cannot be read is a fault of its own, told already."""
         return self.value_node(key) is None
 
     def text(self, key: str) -> str | None:

@@ -55,7 +55,7 @@ class Health:
     _probing: bool = False
 
     def available(self, now: float) -> bool:
-        """Whether a request may go there: not while it rests, nor while the first one after a rest is on its way."""
+        """True if a request may go there: not while it rests, nor while the first one after a rest is on its way."""
         return now >= self.resting_until and not self._probing
 
     def rest_seconds(self, now: float) -> float:

@@ -74,7 +74,7 @@ class PackedLinear(nn.Module):
 
 
 def packing_pays(shapes: Sequence[tuple[int, int]], dtype: torch.dtype) -> bool:
-    """True if to pack layers of these shapes (out, in): large enough for speed, or plain ones not invariant.
+    """True to pack layers of these shapes (out, in): large enough for speed, or plain ones not invariant.
 
     False where packing does not work here.
     """

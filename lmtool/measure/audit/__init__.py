@@ -1,1 +1,1 @@
-"""Whether a server's logprobs are true: questions, answers, evidence, checks, findings, cards; over HTTP and LMTP."""
+"""True if a server's logprobs are true: questions, answers, evidence, checks, findings, cards; over HTTP and LMTP."""

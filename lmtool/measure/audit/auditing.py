@@ -74,12 +74,12 @@ class AuditReport:
 
     @property
     def audited(self) -> bool:
-        """Whether any wire has logprobs at all."""
+        """True if any wire has logprobs at all."""
         return any(wire.findings and not wire.facts.no_logprobs for wire in self.wires)
 
 
 def is_http(address: str) -> bool:
-    """Whether an address is that of HTTP APIs; LMTP has all others."""
+    """True if an address is that of HTTP APIs; LMTP has all others."""
     return address.startswith(("http://", "https://"))
 
 

@@ -52,7 +52,7 @@ class Line:
         return self.wire, self.check
 
     def matches(self, pattern: str) -> bool:
-        """Whether a pattern is its name."""
+        """True if a pattern is its name."""
         return self.id == pattern
 
 

@@ -24,7 +24,7 @@ class Difference:
     parting: int | None = None
     """The first position with two tokens; None where one row is the other's beginning."""
     tie: bool = False
-    """Whether these two tokens are about equally likely there, so that rounding may choose."""
+    """True if these two tokens are about equally likely there, so that rounding may choose."""
     shorter: int = 0
     """By how many tokens one is shorter, where they do not part."""
     compared: int = 0

@@ -49,7 +49,7 @@ class Question:
     mode: LogprobsMode | None = None
     """LMTP's `logprobs_mode`."""
     by_text: bool = False
-    """Whether tokens are to be named by their texts although the server can name them by ids."""
+    """True if tokens are to be named by their texts although the server can name them by ids."""
     scored: tuple[Name, ...] = ()
     """LMTP: the ids whose logprobs behind the prompt are asked for."""
 
@@ -64,7 +64,7 @@ class Token:
     alternatives: tuple[tuple[Name, float], ...] = ()
     """Names and logprobs in nats, in the order in which they were sent."""
     ordered: bool = True
-    """Whether that order means anything: an object's members have none."""
+    """True if that order means anything: an object's members have none."""
 
     @property
     def best(self) -> dict[Name, float]:
@@ -79,7 +79,7 @@ class Token:
 
 
 def is_clear(name: Name) -> bool:
-    """Whether a name can be that of one token only."""
+    """True if a name can be that of one token only."""
     return name not in ("", b"") and not (isinstance(name, str) and REPLACEMENT in name)
 
 
@@ -139,7 +139,7 @@ class Evidence:
     vocab_size: int | None = None
     """None where the server does not tell."""
     mode_claimed: bool = False
-    """Whether the wire promises raw logprobs, as LMTP's `logprobs_mode` does."""
+    """True if the wire promises raw logprobs, as LMTP's `logprobs_mode` does."""
     kind: Kind | None = None
     """What its logprobs were found to be of; None while that is not known."""
     answers: dict[str, list[Answer]] = field(default_factory=dict)

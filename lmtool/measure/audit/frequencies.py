@@ -1,4 +1,4 @@
-"""Whether tokens come as often as they are claimed to: a test by betting, with a proven bound on false alarms.
+"""True if tokens come as often as they are claimed to: a test by betting, with a proven bound on false alarms.
 
 Each position of a sampled answer is an event: one of the alternatives, or any other token. If the claims are true, a
 bettor who divides his capital by any other distribution `q` has, on average, never more than he began with; the
@@ -79,7 +79,7 @@ class Draws:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claims are refuted at `RATE`."""
+        """True if the claims are refuted at `RATE`."""
         return self.highest >= -math.log(RATE)
 
 

@@ -56,7 +56,7 @@ class HttpWire:
         self._neutral: dict[str, object] = {}
         self._extras: dict[str, object] = {}
         self._completions = True
-        """Whether texts can be scored by the other route."""
+        """True if texts can be scored by the other route."""
         self._ids_in: bool = False
         self.facts = WireFacts(route, 0, texts, OPENERS[route])
 

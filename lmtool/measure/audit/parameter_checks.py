@@ -30,7 +30,7 @@ def _first(answer: Answer | None) -> Token | None:
 
 
 def _is_wide(token: Token) -> bool:
-    """Whether a distribution shows more than one token."""
+    """True if a distribution shows more than one token."""
     return len(token.best) > 1
 
 

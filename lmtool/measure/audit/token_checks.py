@@ -172,7 +172,7 @@ def check_text(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001
 
 
 def _fits(joined: bytes, text: str, reason: str | None, last: object) -> bool:
-    """Whether tokens are a text: one that ends it, such as eos, may be no part of it; nor may blanks around it."""
+    """True if tokens are a text: one that ends it, such as eos, may be no part of it; nor may blanks around it."""
     end = last.encode() if isinstance(last, str) else last if isinstance(last, bytes) else b""
     candidates = [joined] + ([joined.removesuffix(end)] if reason == "stop" and end else [])
     return _readable(text) in [_readable(one.decode("utf-8", "replace")) for one in candidates]

@@ -83,7 +83,7 @@ class Reading:
         return min(self.raw, self.processed)
 
     def fits(self, tolerance: float) -> bool:
-        """Whether one of them fits at all."""
+        """True if one of them fits at all."""
         return self.off <= tolerance
 
 

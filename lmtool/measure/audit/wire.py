@@ -27,12 +27,12 @@ class WireFacts:
     no_logprobs: str = ""
     """Why there are none; empty where there are."""
     names_ids: bool = False
-    """Whether tokens are named by their ids."""
+    """True if tokens are named by their ids."""
     vocab_size: int | None = None
     modes: bool = False
-    """Whether a request chooses what logprobs are of (LMTP's `logprobs_mode`)."""
+    """True if a request chooses what logprobs are of (LMTP's `logprobs_mode`)."""
     text: bool = True
-    """Whether answers have text."""
+    """True if answers have text."""
     notes: tuple[str, ...] = field(default_factory=tuple)
 
 

@@ -61,7 +61,7 @@ class Round:
 
     @property
     def steady(self) -> bool:
-        """Whether the machine was as fast after the round as before."""
+        """True if the machine was as fast after the round as before."""
         return abs(self.after - self.before) <= MAX_DRIFT * max(self.after, self.before)
 
 
@@ -78,7 +78,7 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether the contestant's figures are valid: ids were compared and none differs."""
+        """True if the contestant's figures are valid: ids were compared and none differs."""
         return self.checked > 0 and self.wrong == 0
 
 

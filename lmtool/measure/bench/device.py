@@ -53,7 +53,7 @@ class Device:
             torch.cuda.synchronize(self.device)
 
     def healthy(self) -> bool:
-        """Whether the device still computes: an illegal access, for one, leaves a process without it."""
+        """True if the device still computes: an illegal access, for one, leaves a process without it."""
         try:
             self.wait()
             return bool((torch.ones(8, device=self.device) + 1).sum().item() == 16)

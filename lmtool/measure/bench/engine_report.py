@@ -58,7 +58,7 @@ class EngineBench:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether engines compute on a GPU: random weights are made there, and what is timed is the wall's clock."""
+        """True if engines compute on a GPU: random weights are made there, and what is timed is the wall's clock."""
         return self.device != "cpu"
 
     def with_auto_dtype(self, dtype: str) -> EngineBench:
@@ -108,7 +108,7 @@ class EngineReport:
         return standing.rates["decode"].median / self.limit(name, batch)
 
     def is_valid(self, name: str) -> bool:
-        """Whether the contestant's ids were right."""
+        """True if the contestant's ids were right."""
         agreement = self.agreements.get(name)
         return agreement is not None and agreement.holds
 

@@ -88,7 +88,7 @@ class Goal:
     """Time per token after the first."""
 
     def is_met_by(self, record: Record) -> bool:
-        """Whether a request counts towards goodput."""
+        """True if a request counts towards goodput."""
         if self.ttft is not None and record.ttft > self.ttft:
             return False
         return self.tpot is None or record.tpot is None or record.tpot <= self.tpot

@@ -37,7 +37,7 @@ class Change:
     before: float
     now: float
     worse: bool
-    """Whether it is worse by more than the tolerance."""
+    """True if it is worse by more than the tolerance."""
 
 
 def outcome(kind: str, details: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, Any]:

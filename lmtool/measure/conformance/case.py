@@ -82,7 +82,7 @@ class Case:
     exit: Literal["ok", "failure", "any"] = "any"
     """How a client command must end."""
     bare_info: bool = False
-    """Whether the suite's server answers MODEL_INFO with a bare object."""
+    """True if the suite's server answers MODEL_INFO with a bare object."""
 
     @property
     def label(self) -> str:
@@ -95,7 +95,7 @@ class Case:
         return f"{self.role}.{self.rules[0]}", self.id
 
     def matches(self, pattern: str) -> bool:
-        """Whether a glob fits its id."""
+        """True if a glob fits its id."""
         return fnmatchcase(self.id, pattern)
 
     @property

@@ -77,5 +77,5 @@ def _top(entry: Mapping[str, object]) -> list[tuple[str, float]]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a JSON value is a finite number."""
+    """True if a JSON value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

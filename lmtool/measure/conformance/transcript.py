@@ -29,7 +29,7 @@ class Message:
     payload: object = None
     """The JSON value, `-Infinity` and its like included; None where there is none."""
     readable: bool = False
-    """Whether the payload could be read as JSON, at least as Python reads it."""
+    """True if the payload could be read as JSON, at least as Python reads it."""
 
     @classmethod
     def of(cls, time: float, connection: str, direction: Direction, content: str | bytes) -> Message:
@@ -42,7 +42,7 @@ class Message:
         return frames.entries_of(self.payload)
 
     def strict(self) -> bool:
-        """Whether the payload is JSON as the standard has it, without `NaN` and its like."""
+        """True if the payload is JSON as the standard has it, without `NaN` and its like."""
         text = self.content.partition(" ")[2] if isinstance(self.content, str) else ""
         try:
             json.loads(text, parse_constant=_refuse)
@@ -125,13 +125,13 @@ class Transcript:
         return self._replies.get((at, frames.stream_key(of)), ())
 
     def has_ended(self, of: object, at: str = "a") -> bool:
-        """Whether a stream has its ending, or was refused by a MSG."""
+        """True if a stream has its ending, or was refused by a MSG."""
         return any(ends(e) for _, e in self.placed_entries(of, at)) or any(
             e.get("error") is not None for e in self.replies(of, at)
         )
 
     def is_answered(self, of: object, at: str = "a") -> bool:
-        """Whether a request has its MSG."""
+        """True if a request has its MSG."""
         return any(
             {"model_info", "models", "buffer"} & e.keys() or e.get("error") is not None for e in self.replies(of, at)
         )
@@ -161,12 +161,12 @@ class ClientRun:
 
 
 def ends(entry: Entry) -> bool:
-    """Whether an entry of a TOKEN is the last one of its stream."""
+    """True if an entry of a TOKEN is the last one of its stream."""
     return frames.ends("TOKEN", entry)
 
 
 def same_id(one: object, other: object) -> bool:
-    """Whether two stream ids are the same (STR-2): 1 and 1.0 are not."""
+    """True if two stream ids are the same (STR-2): 1 and 1.0 are not."""
     return frames.stream_key(one) == frames.stream_key(other)
 
 

@@ -64,11 +64,11 @@ class Allowance:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs."""
+        """True if nothing runs."""
         return not self.connections and not self.streams
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it says no more than a new one would."""
+        """True if it says no more than a new one would."""
         limits = self.limits
         for budget, limit in ((self.requests, limits.requests_per_minute), (self.tokens, limits.tokens_per_minute)):
             budget.spend(0, limit, now)

@@ -187,7 +187,7 @@ def _adding(more: list[tuple[bytes, bytes]], send: Send) -> Send:
 
 
 def is_trusted(scope: Scope) -> bool:
-    """Whether a trusted peer speaks for itself, such as a balancer, and has not passed on what another one says."""
+    """True if a trusted peer speaks for itself, such as a balancer, and has not passed on what another one says."""
     return bool(scope.get(_TRUSTED, False))
 
 

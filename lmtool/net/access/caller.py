@@ -108,7 +108,7 @@ class Caller:
         self._withdrawn: dict[object, Callable[[], None]] = {}
         self._allowances = allowances
         self._counts_streams = True
-        """Whether each stream is a request of its own; an HTTP request has been counted before its streams."""
+        """True if each stream is a request of its own; an HTTP request has been counted before its streams."""
 
     @property
     def key(self) -> Key:
@@ -201,9 +201,9 @@ class StreamUse:
     """Those that are counted."""
     completion_tokens: int = 0
     waiting: bool = True
-    """Whether it counts as one that has had no token yet."""
+    """True if it counts as one that has had no token yet."""
     running: bool = True
-    """Whether it counts as a stream."""
+    """True if it counts as a stream."""
 
     def note(self, output: TokenOutput) -> None:
         """Count what an output tells."""
@@ -264,7 +264,7 @@ def salted(salt: str) -> str:
 
 
 def may_use(name: str) -> bool:
-    """Whether the key of the current request may use a model or pool of this name."""
+    """True if the key of the current request may use a model or pool of this name."""
     caller = current_caller.get()
     return caller is None or caller.key.allows_name(name)
 

@@ -57,7 +57,7 @@ def checked_key(key: str) -> str:
 
 
 def has_key(key: str, headers: Headers) -> bool:
-    """Whether one of the credentials in the headers is this key; constant time for keys of one length."""
+    """True if one of the credentials in the headers is this key; constant time for keys of one length."""
     expected = key.encode("ascii")
     return any(hmac.compare_digest(candidate, expected) for candidate in candidate_keys(headers))
 
@@ -107,7 +107,7 @@ def key_protocol(key: str) -> str:
 
 
 def holds_secret(name: str) -> bool:
-    """Whether a header or a parameter of this name holds a secret; `x-ratelimit-limit-tokens` does not."""
+    """True if a header or a parameter of this name holds a secret; `x-ratelimit-limit-tokens` does not."""
     return name.lower() in CREDENTIAL_HEADERS or _SECRET_NAME.search(name) is not None
 
 

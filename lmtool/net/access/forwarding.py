@@ -36,14 +36,14 @@ class TrustedProxies:
 
     networks: tuple[Network, ...] = ()
     unix: bool = False
-    """Whether peers on the server's Unix socket are trusted."""
+    """True if peers on the server's Unix socket are trusted."""
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """True if there are any."""
         return bool(self.networks) or self.unix
 
     def __contains__(self, address: str | None) -> bool:
-        """Whether a peer is one of them. address: None for a Unix socket."""
+        """True if a peer is one of them. address: None for a Unix socket."""
         if address is None:
             return self.unix
         if not is_address(address):
@@ -71,7 +71,7 @@ def parse_proxies(texts: Iterable[str]) -> TrustedProxies:
 
 
 def is_forwarded(headers: Headers) -> bool:
-    """Whether a request says that a proxy has passed it on, trusted or not."""
+    """True if a request says that a proxy has passed it on, trusted or not."""
     return any(name in _FORWARDED for name, _ in headers)
 
 

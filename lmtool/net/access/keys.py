@@ -52,16 +52,16 @@ class Key:
     models: tuple[str, ...] | None = None
     """Names of models and pools, or patterns such as `Qwen/*`; None: all."""
     watch: bool = False
-    """Whether it may look at the streams of others."""
+    """True if it may look at the streams of others."""
     admin: bool = False
     """True if it may load and unload models and read figures of all keys together, such as `/metrics`."""
 
     def allows(self, entry: ModelEntry) -> bool:
-        """Whether its requests may name a model."""
+        """True if its requests may name a model."""
         return any(self.allows_name(name) for name in (entry.name, *entry.aliases))
 
     def allows_name(self, name: str) -> bool:
-        """Whether its requests may use a name."""
+        """True if its requests may use a name."""
         return self.models is None or any(fnmatchcase(name, pattern) for pattern in self.models)
 
 

@@ -40,7 +40,7 @@ def normal_origin(text: str) -> str | None:
 
 
 def is_address(name: str) -> bool:
-    """Whether a host is an IP address, which no name server can point elsewhere."""
+    """True if a host is an IP address, which no name server can point elsewhere."""
     try:
         ip_address(name)
     except ValueError:
@@ -61,7 +61,7 @@ def address_group(name: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host is always this machine: `localhost`, a name below it (RFC 6761), or a loopback address."""
+    """True if a host is always this machine: `localhost`, a name below it (RFC 6761), or a loopback address."""
     if is_address(name):
         return ip_address(name).is_loopback
     return name == "localhost" or name.endswith(".localhost")

@@ -41,7 +41,7 @@ class AccessPolicy:
     callers: Callers | None = field(default=None, repr=False)
     """The keys of a file, one of which clients must send, and what they use; None: there is no file."""
     loopback_only: bool = False
-    """Whether it is open because only this machine can connect: what a proxy passes on is refused."""
+    """True if it is open because only this machine can connect: what a proxy passes on is refused."""
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     """Whose word is taken for where a request comes from."""
 
@@ -126,14 +126,14 @@ def find_refusal(policy: AccessPolicy, headers: Headers, *, method: str = "", pa
 
 
 def _shows_key(policy: AccessPolicy, headers: Headers) -> bool:
-    """Whether a request has the key that it needs."""
+    """True if a request has the key that it needs."""
     if policy.callers is not None:
         return policy.callers.ring.find(candidate_keys(headers)) is not None
     return policy.key is None or has_key(policy.key, headers)
 
 
 def is_open(method: str, path: str) -> bool:
-    """Whether a path is for everybody: the state of the server, which probes ask for."""
+    """True if a path is for everybody: the state of the server, which probes ask for."""
     return method in {"GET", "HEAD"} and _OPEN.fullmatch(path) is not None
 
 
@@ -189,7 +189,7 @@ def _hosts(headers: Headers) -> list[str]:
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a browser checks what a page may do, before the page does it (CORS)."""
+    """True if a browser checks what a page may do, before the page does it (CORS)."""
     return method == "OPTIONS" and all(values(headers, n) for n in ("origin", "access-control-request-method"))
 
 

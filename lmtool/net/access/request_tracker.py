@@ -20,7 +20,7 @@ class RequestTracker:
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining = False
-        """Whether nothing new is taken any more."""
+        """True if nothing new is taken any more."""
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """The application, its requests counted."""

@@ -26,7 +26,7 @@ _RELEASE_SECONDS = 1.0
 
 
 def is_long(data: str | bytes) -> bool:
-    """Whether reading it would delay other streams noticeably."""
+    """True if reading it would delay other streams noticeably."""
     return len(data) >= LONG
 
 

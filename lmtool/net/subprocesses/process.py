@@ -62,7 +62,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process; it may not have noticed yet that it ended."""
+        """True if there is a process; it may not have noticed yet that it ended."""
         child = self._child
         return child is not None and child.poll() is None
 

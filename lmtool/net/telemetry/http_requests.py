@@ -71,7 +71,7 @@ class HttpRequests:
 
 
 def _is_departure(problem: Exception) -> bool:
-    """Whether an application was ended by a client that has left, and not by a fault of its own."""
+    """True if an application was ended by a client that has left, and not by a fault of its own."""
     from starlette.requests import ClientDisconnect
 
     return isinstance(problem, OSError | ClientDisconnect)

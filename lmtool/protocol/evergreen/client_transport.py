@@ -167,7 +167,7 @@ def _roots() -> bytes | None:
 
 
 def _connects(channel: Any) -> bool:  # noqa: ANN401  # grpc is untyped
-    """Whether a channel reaches its server at the first attempt; the library would try for ever."""
+    """True if a channel reaches its server at the first attempt; the library would try for ever."""
     import grpc
 
     outcome: queue.SimpleQueue[bool] = queue.SimpleQueue()

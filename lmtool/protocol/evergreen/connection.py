@@ -164,7 +164,7 @@ class Connection:
 
     @property
     def finished(self) -> bool:
-        """Whether this end has nothing more to send (rule 39).
+        """True if this end has nothing more to send (rule 39).
 
         The peer, or this program, has half-closed, and all that the peer asked for is answered.
         """

@@ -163,7 +163,7 @@ class _Answer:
             await self.outputs[name].write(text, TEXT, ASSISTANT)
 
     def _ends(self, output: TokenOutput) -> bool:
-        """Whether a token is the end of the answer and no part of it."""
+        """True if a token is the end of the answer and no part of it."""
         return output.finish_reason == "stop" and output.token in self._eos
 
     async def finish(self) -> None:

@@ -326,7 +326,7 @@ class Graph:
         self.grown[node] = None
 
     def in_use(self, node: Node, but: ActionRecord | None = None) -> bool:
-        """Whether an action that has not ended writes this node, or reads it or something that contains it."""
+        """True if an action that has not ended writes this node, or reads it or something that contains it."""
         if node.writer == "here" and not node.complete:
             return True
         waiting, visited = [node], {node}

@@ -20,7 +20,7 @@ class WireField(NamedTuple):
     """Of a field that is a message: its dataclass, or `google.protobuf.Struct`, which is a mapping here."""
     repeated: bool = False
     optional: bool = False
-    """Whether its absence differs from its default (proto3 `optional`); messages always have presence."""
+    """True if its absence differs from its default (proto3 `optional`); messages always have presence."""
     oneof: str | None = None
 
 
@@ -92,7 +92,7 @@ class NodeFragment:
     seq: int = wire(2, "int32", 0)
     """Place among the node's fragments, from 0."""
     continued: bool = wire(3, "bool", False)  # noqa: FBT003
-    """Whether fragments with higher seq follow; False: this one is final."""
+    """True if fragments with higher seq follow; False: this one is final."""
     child_ids: tuple[str, ...] = wire(4, "string", repeated=True)
     chunk_fragment: Chunk | None = wire(5, "message", message=Chunk, optional=True)
 

@@ -83,7 +83,7 @@ class Leaf:
 
     @property
     def complete(self) -> bool:
-        """Whether all its bytes are here."""
+        """True if all its bytes are here."""
         return self.node.complete
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -132,7 +132,7 @@ class InputNode:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the tree is here."""
+        """True if all of the tree is here."""
         return self.node.complete
 
     async def __aiter__(self) -> AsyncIterator[Leaf]:

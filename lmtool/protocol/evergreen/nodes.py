@@ -41,13 +41,13 @@ class Node:
     """Fragments without a gap from seq 0 on."""
     final_seq: int | None = None
     complete: bool = False
-    """Whether all of it and of everything below it has arrived."""
+    """True if all of it and of everything below it has arrived."""
     size: int = 0
     """Bytes of the flattened value, once complete; of a leaf as far as it has arrived. References count nothing."""
     leaves: int = 1
     """Upper bound of the number of leaves once it is flattened; a node that is only named counts as one."""
     dropped: bool = False
-    """Whether it was dropped from the session; its id stays in use."""
+    """True if it was dropped from the session; its id stays in use."""
     parents: dict[Node, int] = field(default_factory=dict)
     """Each with how often it has this node as a child."""
     readers: dict[ActionRecord, None] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Node:
 
     @property
     def whole(self) -> bool:
-        """Whether all its own fragments have arrived, whatever its children lack."""
+        """True if all its own fragments have arrived, whatever its children lack."""
         return self.final_seq is not None and self.in_order > self.final_seq
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class LeafCursor:
 
     @property
     def done(self) -> bool:
-        """Whether every leaf was given."""
+        """True if every leaf was given."""
         return not self._stack
 
     def advance(self) -> Node | None:

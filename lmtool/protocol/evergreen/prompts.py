@@ -114,12 +114,12 @@ class PromptBuilder:
 
     @property
     def has_content(self) -> bool:
-        """Whether there is a text, or a turn, yet."""
+        """True if there is a text, or a turn, yet."""
         return bool(self._turns()[0])
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be added to the last turn of the conversation so far."""
+        """True if nothing can be added to the last turn of the conversation so far."""
         return not self._turns()[1]
 
     def _text(self) -> Prompt:

@@ -53,7 +53,7 @@ class AllowedReferences:
     origins: frozenset[tuple[str, str, int]] = frozenset()
     """Scheme, host and port of each."""
     data: bool = False
-    """Whether `data:` URIs may be used, which are inline data in another form."""
+    """True if `data:` URIs may be used, which are inline data in another form."""
     find_address: FindAddress | None = None
     """Resolves a host; None: `public_address`."""
 
@@ -211,7 +211,7 @@ async def public_address(host: str, port: int) -> str:
 
 
 def _is_public(text: str) -> bool:
-    """Whether an address is global unicast, also where an IPv6 address holds one of IPv4 that a gateway would reach."""
+    """True if an address is global unicast, also where an IPv6 address holds one of IPv4 that a gateway would reach."""
     address = ip_address(text)
     if isinstance(address, IPv4Address):
         return address.is_global and not address.is_multicast

@@ -46,7 +46,7 @@ class Tap(Protocol):
 
     @property
     def active(self) -> bool:
-        """Whether messages need be shown now."""
+        """True if messages need be shown now."""
 
     def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
         """A message was received (`>`) or is about to be sent (`<`); value: as proto-JSON."""
@@ -69,7 +69,7 @@ class Plugs:
     tap: Tap | None = None
     """Observes every message."""
     peer_actions: bool = False
-    """Whether actions may ask clients for actions of theirs."""
+    """True if actions may ask clients for actions of theirs."""
 
 
 class EvergreenServer:

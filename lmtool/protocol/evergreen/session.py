@@ -79,7 +79,7 @@ class Session:
         self.started: dict[ActionRecord, None] = {}
         """Actions of this end whose outputs are not complete."""
         self.peer_ended = False
-        """Whether the peer has half-closed: it sends nothing more."""
+        """True if the peer has half-closed: it sends nothing more."""
         self._check_reference = check_reference
         self._outbox = Outbox()
         self._expiry: dict[Node, float] = {}
@@ -241,7 +241,7 @@ class Session:
 
     @property
     def unsent(self) -> bool:
-        """Whether `take` would give a message."""
+        """True if `take` would give a message."""
         return bool(self._outbox)
 
     @property

@@ -34,9 +34,9 @@ class Answer:
     max_calls: int | None = None
     """Most calls; later ones are dropped. None: no limit."""
     include_stop: bool = False
-    """Whether the text contains the stop string that ends it."""
+    """True if the text contains the stop string that ends it."""
     shows_reasoning: bool = True
-    """Whether the answer contains the thought."""
+    """True if the answer contains the thought."""
     reasoning: str = ""
     """Text of the thought."""
     signed_thoughts: list[SignedThought] = field(default_factory=list)

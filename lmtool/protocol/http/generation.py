@@ -165,7 +165,7 @@ class Generation:
 
     @property
     def _form_is_known(self) -> bool:
-        """Whether the model's tool-call format and its special tokens are known."""
+        """True if the model's tool-call format and its special tokens are known."""
         return self.served.info.tool_calls is not None
 
     @property
@@ -201,7 +201,7 @@ class Generation:
 
     @property
     def _is_list(self) -> bool:
-        """Whether forced calls are written as JSON in place of the model's own format."""
+        """True if forced calls are written as JSON in place of the model's own format."""
         tools, form = self.call.tools, self.served.tool_call_parser
         own = form.holds_forced and form.grammar is not None and self._form_is_known
         return tools is not None and tools.forced and not own

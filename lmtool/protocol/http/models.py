@@ -125,7 +125,7 @@ class Served:
 
     @property
     def ignores_tools(self) -> bool:
-        """Whether the model's chat template ignores tools."""
+        """True if the model's chat template ignores tools."""
         return self.info.tool_calls is not None and not self.info.tool_calls.templated
 
 

@@ -46,14 +46,14 @@ class ThoughtOptions:
     """Options of a request about thinking."""
 
     enabled: bool | None = None
-    """Whether to think; None: the model's default."""
+    """True to think; None: the model's default."""
     budget: int | None = None
     """Most tokens of the thought; None: depends on `effort`."""
     effort: str | None = None
     effort_name: str = "reasoning_effort"
     """Name of the parameter that sets `effort`."""
     visible: bool = True
-    """Whether the answer contains the thought."""
+    """True if the answer contains the thought."""
     demanded_by: str = ""
     """Parameter that a model without thinking must reject; empty: none."""
 
@@ -136,15 +136,15 @@ class Call:
     """Answers to generate per prompt, of which the `n` best are returned; None: `n`."""
     stream: bool = False
     include_usage: bool = False
-    """Whether a stream ends with a usage event."""
+    """True if a stream ends with a usage event."""
     continuous_usage: bool = False
-    """Whether each event of a stream has the usage so far."""
+    """True if each event of a stream has the usage so far."""
     logprobs: int | None = None
     """Alternatives per token; None: no logprobs."""
     prompt_logprobs: int | None = None
     """Alternatives per prompt token, in vLLM's form; None: no logprobs."""
     echo: bool = False
-    """Whether the prompt is part of the text (`/v1/completions` only)."""
+    """True if the prompt is part of the text (`/v1/completions` only)."""
     constraint: Constraint | None = None
     tools: ToolUse | None = None
     """Tools that may or must be called."""
@@ -161,13 +161,13 @@ class Call:
     truncate: int | None = None
     """Number of last prompt tokens to keep; -1: as many as fit; None: all."""
     add_special_tokens: bool = True
-    """Whether to add special tokens, such as BOS, to a text."""
+    """True to add special tokens, such as BOS, to a text."""
     return_token_ids: bool = False
-    """Whether the answer contains the token ids of prompt and completion."""
+    """True if the answer contains the token ids of prompt and completion."""
     tokens_as_ids: bool = False
-    """Whether logprobs show token ids in place of texts."""
+    """True if logprobs show token ids in place of texts."""
     include_stop: bool = False
-    """Whether the answer contains the stop string that ended it."""
+    """True if the answer contains the stop string that ended it."""
     bad_words: tuple[str, ...] = ()
     """Texts that must not be generated."""
     allowed_token_ids: tuple[int, ...] = ()
@@ -213,7 +213,7 @@ class Call:
 
     @property
     def needs_prompt_ids(self) -> bool:
-        """Whether the prompts must be tokenized before they are sent to the model."""
+        """True if the prompts must be tokenized before they are sent to the model."""
         return self.truncate is not None or self.return_token_ids or not self.add_special_tokens
 
     def without_ids(self) -> str | None:
@@ -376,7 +376,7 @@ def _bias(given: Mapping[str, Any]) -> Mapping[int, float]:
 
 
 def are_ids(value: object) -> TypeGuard[list[int]]:
-    """Whether a value is a list of whole numbers."""
+    """True if a value is a list of whole numbers."""
     return isinstance(value, list) and set(map(type, value)) <= {int}
 
 

@@ -59,7 +59,7 @@ class TokenizeRequest(Body):
 
     prompt: str | None = None
     add_special_tokens: bool | None = None
-    """Whether to add special tokens, such as BOS, to a text."""
+    """True to add special tokens, such as BOS, to a text."""
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     tools: Annotated[list[FunctionTool | None], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = None
@@ -74,7 +74,7 @@ class ToTokenize:
     model: str | None
     prompt: str | ChatPrompt
     special: bool = True
-    """Whether to add special tokens, such as BOS, to a text."""
+    """True to add special tokens, such as BOS, to a text."""
 
     @staticmethod
     def read(body: Mapping[str, Any]) -> ToTokenize:

@@ -23,12 +23,12 @@ class Unsupported:
     advice: str = ""
     """Reason for rejecting other values, and what to send instead."""
     any_value: bool = False
-    """Whether all values are accepted."""
+    """True if all values are accepted."""
     changes_nothing: Callable[[Any, Mapping[str, Any]], bool] | None = None
-    """Whether a value has no effect on this request (value, request)."""
+    """True if a value has no effect on this request (value, request)."""
 
     def accepts(self, value: object, body: Mapping[str, Any] = MappingProxyType({})) -> bool:
-        """Whether this value is accepted. body: the whole request."""
+        """True if this value is accepted. body: the whole request."""
         if value is None or self.any_value:
             return True
         if self.changes_nothing is not None and self.changes_nothing(value, body):
@@ -44,13 +44,13 @@ def _table(*parts: Table) -> Table:
 
 
 def _edits_nothing(management: Any, body: Mapping[str, Any]) -> bool:  # noqa: ANN401  # any JSON
-    """Whether no edit in Anthropic's `context_management` would remove a part of this conversation."""
+    """True if no edit in Anthropic's `context_management` would remove a part of this conversation."""
     edits = management.get("edits") if isinstance(management, dict) else None
     return _are_few(edits) and all(isinstance(edit, dict) and _is_idle(edit, body) for edit in edits)
 
 
 def _are_few(edits: object) -> TypeGuard[list[Any]]:
-    """Whether this is a list short enough to check each entry against the whole conversation."""
+    """True if this is a list short enough to check each entry against the whole conversation."""
     return isinstance(edits, list) and len(edits) <= 8
 
 
@@ -81,12 +81,12 @@ def _blocks(body: Mapping[str, Any], kind: str) -> list[object]:
 
 
 def _is_below(tokens: int, body: Mapping[str, Any]) -> bool:
-    """Whether a request certainly has fewer tokens, because it has fewer bytes."""
+    """True if a request certainly has fewer tokens, because it has fewer bytes."""
     return "previous_response_id" not in body and len(json.dumps(body)) < tokens
 
 
 def _compacts_nothing(entries: Any, body: Mapping[str, Any]) -> bool:  # noqa: ANN401  # any JSON
-    """Whether no entry of OpenAI's `context_management` would compact this conversation."""
+    """True if no entry of OpenAI's `context_management` would compact this conversation."""
     return _are_few(entries) and all(
         isinstance(entry, dict)
         and entry.get("type") == "compaction"

@@ -26,7 +26,7 @@ class _Buffer:
     used: float = 0.0
     """When it was last used."""
     expired: bool = False
-    """Whether its ids are gone; the name stays known, so that nobody takes what is appended next for all of it."""
+    """True if its ids are gone; the name stays known, so that nobody takes what is appended next for all of it."""
     reserved: int | None = None
     """Ids that a running stream may append at its end; None where no stream will."""
 

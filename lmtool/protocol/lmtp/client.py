@@ -87,27 +87,27 @@ class LmtpClient:
 
     @property
     def _owned(self) -> bool:
-        """Whether the server is a process of this client's."""
+        """True if the server is a process of this client's."""
         return isinstance(self._endpoint, endpoints.CommandEndpoint)
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection not known to be lost; where there is none the next request makes one."""
+        """True if there is a connection not known to be lost; where there is none the next request makes one."""
         return self._link is not None and not self._link.lost
 
     @property
     def extended(self) -> bool:
-        """Whether the server is known to speak the extensions, by this connection or an earlier one."""
+        """True if the server is known to speak the extensions, by this connection or an earlier one."""
         return self._extended or (self._link is not None and self._link.extended)
 
     @property
     def plain(self) -> bool:
-        """Whether the server is known to speak LMTP as LMQL's does, without the extensions."""
+        """True if the server is known to speak LMTP as LMQL's does, without the extensions."""
         return self._link is not None and self._link.plain
 
     @property
     def answered(self) -> bool:
-        """Whether a server has ever answered anything, and the client is not closed: there is one to go on with."""
+        """True if a server has ever answered anything, and the client is not closed: there is one to go on with."""
         if self._closed:
             return False
         return self._answered or (self._link is not None and self._link.answered)

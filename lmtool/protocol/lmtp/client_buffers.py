@@ -39,7 +39,7 @@ class ClientBuffers:
         self._contents: dict[str, _Content] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is a buffer of this name."""
+        """True if there is a buffer of this name."""
         return name in self._contents
 
     def length(self, name: str) -> int:
@@ -161,7 +161,7 @@ class SentBuffers:
         return key in self._streams
 
     def may_change(self, name: str | None) -> bool:
-        """Whether a cancelled stream may yet append to a buffer."""
+        """True if a cancelled stream may yet append to a buffer."""
         return name in self._cancelled.values()
 
 

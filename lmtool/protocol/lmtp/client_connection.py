@@ -82,9 +82,9 @@ class ClientConnection:
         self._buffers = BufferSender(self._session, buffers, self._outgoing.put_nowait, limits.answer)
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
-        """Whether the connection is gone or never opened; a new one is needed then."""
+        """True if the connection is gone or never opened; a new one is needed then."""
         self.was_open = False
-        """Whether it ever opened."""
+        """True if it ever opened."""
         self.reason: LmtoolError | None = None
         """Why it was lost; None until then."""
         self.closed = False  # whether `close` was called
@@ -96,17 +96,17 @@ class ClientConnection:
 
     @property
     def extended(self) -> bool:
-        """Whether the server is known to speak the extensions."""
+        """True if the server is known to speak the extensions."""
         return self._session.extended
 
     @property
     def plain(self) -> bool:
-        """Whether the server is known not to speak them."""
+        """True if the server is known not to speak them."""
         return self._session.plain
 
     @property
     def answered(self) -> bool:
-        """Whether the server has sent anything that can be read."""
+        """True if the server has sent anything that can be read."""
         return self._session.answered
 
     async def opened(self) -> None:

@@ -87,17 +87,17 @@ class ClientSession:
         self._requests: set[str] = set()
         self._watches: set[str] = set()
         self.extended = extended
-        """Whether the server is known to speak the extensions."""
+        """True if the server is known to speak the extensions."""
         self._trusted = extended
         self.extensions: frozenset[str] | None = None
         """Their names, once the server has announced them (EXT-6)."""
         self.answered = False
-        """Whether the server has sent anything that can be read."""
+        """True if the server has sent anything that can be read."""
         self.plain = False
-        """Whether the server is known not to speak them: it is LMQL's, or one like it."""
+        """True if the server is known not to speak them: it is LMQL's, or one like it."""
 
     def undecided(self, request: GenerateRequest | ScoreRequest) -> bool:
-        """Whether a request uses an extension, and it is not known yet whether the server speaks them.
+        """True if a request uses an extension, and it is not known yet whether the server speaks them.
 
         Raises `LocalProtocolError` for a request that cannot be written at all.
         """
@@ -107,7 +107,7 @@ class ClientSession:
 
     @property
     def asks_for_extensions(self) -> bool:
-        """Whether it is not known whether the server knows buffers: MODEL_INFO tells it (BUF-8)."""
+        """True if it is not known whether the server knows buffers: MODEL_INFO tells it (BUF-8)."""
         return self.extensions is None and not self._trusted and not self.plain
 
     def check_buffers(self, request: GenerateRequest | ScoreRequest) -> None:
@@ -121,7 +121,7 @@ class ClientSession:
             raise unsupported()
 
     def only_offers(self, request: GenerateRequest | ScoreRequest) -> bool:
-        """Whether `resumable`, which can be left out, is all that LMQL's server does not know of a request."""
+        """True if `resumable`, which can be left out, is all that LMQL's server does not know of a request."""
         offers = isinstance(request, GenerateRequest) and request.resumable and _without_tokens(request) is None
         return offers and request_payloads.extensions(request) == ["resumable"]
 

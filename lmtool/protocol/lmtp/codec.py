@@ -37,7 +37,7 @@ class RefusedFrameError(RequestError):
         self.stream_id = stream_id
         """The id's JSON text; None where the frame names no usable one."""
         self.extended = extended
-        """Whether the frame has `lmtp`, so that its client knows the extensions."""
+        """True if the frame has `lmtp`, so that its client knows the extensions."""
         self.error_code = error_code
         """`LmtoolError.code` of what is wrong with it."""
 

@@ -307,7 +307,7 @@ class Connection:
 
     @property
     def extended(self) -> bool:
-        """Whether the client knows the extensions (EXT-2)."""
+        """True if the client knows the extensions (EXT-2)."""
         return self._session.extended
 
     @property
@@ -322,7 +322,7 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """Whether a stream runs or a request waits."""
+        """True if a stream runs or a request waits."""
         return not self._idle.is_set()
 
     async def idle(self) -> None:

@@ -27,7 +27,7 @@ class SocketEndpoint:
     url: str
     """Starts with `ws://` or `wss://`, or is `unix:PATH`; has no credentials, so it may be shown."""
     loopback: bool
-    """Whether it is on this machine, so that no proxy lies on the way."""
+    """True if it is on this machine, so that no proxy lies on the way."""
     authorization: str | None = field(default=None, repr=False)
     """Value of the handshake's `Authorization` header."""
 

@@ -38,7 +38,7 @@ class ParsedFrame(NamedTuple):
     value: object
     """The JSON value, `-Infinity` and its like included."""
     readable: bool
-    """Whether there is a JSON value, at least as Python reads it."""
+    """True if there is a JSON value, at least as Python reads it."""
 
 
 class TokenEntry(msgspec.Struct, gc=False):
@@ -63,7 +63,7 @@ class TokenEntry(msgspec.Struct, gc=False):
 
     @property
     def is_thought(self) -> bool:
-        """Whether it is of a thought, and adds nothing to the answer."""
+        """True if it is of a thought, and adds nothing to the answer."""
         return self.reasoning is not None and not self.text
 
     @property
@@ -73,17 +73,17 @@ class TokenEntry(msgspec.Struct, gc=False):
 
     @property
     def has_token(self) -> bool:
-        """Whether it has a token that a vocabulary can have."""
+        """True if it has a token that a vocabulary can have."""
         return 0 <= self.token < LARGEST_ID
 
     @property
     def counts(self) -> bool:
-        """Whether it has such a token, or text without one."""
+        """True if it has such a token, or text without one."""
         return self.has_token or bool(self.own_text)
 
     @property
     def last(self) -> bool:
-        """Whether its stream ends with it."""
+        """True if its stream ends with it."""
         return self.finish_reason is not None or self.error is not None
 
 
@@ -143,7 +143,7 @@ def _is_finite(value: object) -> bool:
 
 
 def ends(command: str | None, entry: Entry) -> bool:
-    """Whether an entry of a server's frame is the last one of its stream or request."""
+    """True if an entry of a server's frame is the last one of its stream or request."""
     if entry.get("error") is not None:
         return True
     last = ("model_info", "models", "buffer", "watch") if command == "MSG" else ("finish_reason",)

@@ -29,7 +29,7 @@ class HoldUp:
     since: float
     """When its request came, its last entry did, or it last waited for something else."""
     loading: bool = False
-    """Whether its model is on its way into memory, which is reported as progress."""
+    """True if its model is on its way into memory, which is reported as progress."""
     shows_place: bool = True
     _place: int | None = None
     _told: float = 0.0
@@ -73,7 +73,7 @@ class HoldUps:
         self._streams: dict[StreamId, HoldUp] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any such stream."""
+        """True if there is any such stream."""
         return bool(self._streams)
 
     def watch(self, stream_id: StreamId, now: float) -> None:

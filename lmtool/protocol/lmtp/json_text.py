@@ -67,7 +67,7 @@ def compact(text: bytes) -> str:
 
 
 def is_object(value: object) -> TypeGuard[dict[str, object]]:
-    """Whether a value that was read is a JSON object."""
+    """True if a value that was read is a JSON object."""
     return isinstance(value, dict)
 
 

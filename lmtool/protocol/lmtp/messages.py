@@ -86,9 +86,9 @@ class Generate:
 
     request: GenerateRequest
     extended: bool = False
-    """Whether the request has `lmtp`: the client knows the extensions."""
+    """True if the request has `lmtp`: the client knows the extensions."""
     progress: bool = False
-    """Whether to report a load before the first token."""
+    """True to report a load before the first token."""
     ignored: tuple[str, ...] = ()
     """Unknown fields of the request."""
 
@@ -113,7 +113,7 @@ class ModelInfoRequest:
     progress: bool = False
     ignored: tuple[str, ...] = ()
     listing: bool = False
-    """Whether to list all that is served instead, at once."""
+    """True to list all that is served instead, at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ ServerMessage: TypeAlias = (
 
 
 def lists_only(request: ModelInfoRequest | ModelsRequest) -> bool:
-    """Whether a request only asks what is served."""
+    """True if a request only asks what is served."""
     if isinstance(request, ModelsRequest):
         return request.load is None and request.unload is None
     return request.listing

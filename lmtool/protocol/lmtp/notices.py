@@ -31,7 +31,7 @@ class Notices:
 
     @property
     def want_progress(self) -> bool:
-        """Whether requests ask for `progress` (LOAD-1, SYS-1)."""
+        """True if requests ask for `progress` (LOAD-1, SYS-1)."""
         return self.on_progress is not None or self.on_system is not None
 
     def show(self, event: Notice) -> None:

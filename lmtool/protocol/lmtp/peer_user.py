@@ -27,6 +27,6 @@ def tell_user(scope: Mapping[str, Any], transport: BaseTransport) -> None:
 
 
 def is_same_user(scope: Mapping[str, Any]) -> bool:
-    """Whether a connection is known to come from a process of the user whose process this is."""
+    """True if a connection is known to come from a process of the user whose process this is."""
     user = scope.get("extensions", {}).get(_EXTENSION)
     return user is not None and user["id"] == os.geteuid()

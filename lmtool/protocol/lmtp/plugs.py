@@ -47,4 +47,4 @@ class Plugs:
     traffic: Traffic | None = None
     """What clients that may are shown of each other (WATCH); None: nothing."""
     everybody_watches: bool = False
-    """Whether clients may that have no key of a file; else only the server's own user, over a Unix socket."""
+    """True if clients may that have no key of a file; else only the server's own user, over a Unix socket."""

@@ -75,7 +75,7 @@ def ids_and_texts(entries: Sequence[str | int]) -> tuple[str | tuple[int, ...], 
 
 
 def is_text(prompt: Prompt) -> bool:
-    """Whether a request with this prompt is in text mode unless it says otherwise (TXT-4)."""
+    """True if a request with this prompt is in text mode unless it says otherwise (TXT-4)."""
     if isinstance(prompt, MixedPrompt):
         return any(isinstance(part, str) for part in prompt.parts)
     return not isinstance(prompt, tuple)

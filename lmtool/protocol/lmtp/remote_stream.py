@@ -46,7 +46,7 @@ class RemoteStream:
         self.request = request
         self.sink = sink
         self.ended = False
-        """Whether the last output was handed over, or is about to be."""
+        """True if the last output was handed over, or is about to be."""
         self.place: QueuePlace | None = None
         self.heard = 0.0
         """When the server last sent something about it, in the loop's time."""

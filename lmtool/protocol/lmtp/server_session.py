@@ -86,7 +86,7 @@ class ServerSession:
         self._streams: set[StreamId] = set()
         self._outbox = Outbox(config.max_sent_frame_bytes)
         self.extended = False
-        """Whether a request of the client had `lmtp`, so that it knows the extensions (EXT-2)."""
+        """True if a request of the client had `lmtp`, so that it knows the extensions (EXT-2)."""
 
     @property
     def streams(self) -> frozenset[StreamId]:
@@ -210,7 +210,7 @@ class ServerSession:
 
     @property
     def confidential(self) -> bool:
-        """Whether nobody else may be shown the frame that `next_frame` has returned: it answers WATCH (WAT-2)."""
+        """True if nobody else may be shown the frame that `next_frame` has returned: it answers WATCH (WAT-2)."""
         return self._outbox.last_command == _WATCHED
 
 

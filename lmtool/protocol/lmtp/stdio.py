@@ -96,6 +96,6 @@ async def open_stdio(limit: int, stall_limit: float = STALL_SECONDS) -> tuple[Li
 
 
 def _is_file(descriptor: int) -> bool:
-    """Whether it is a regular file or the null device: never waited for, and nothing that an event loop can watch."""
+    """True if it is a regular file or the null device: never waited for, and nothing that an event loop can watch."""
     status = os.fstat(descriptor)
     return stat.S_ISREG(status.st_mode) or os.path.samestat(status, Path(os.devnull).stat())

@@ -80,7 +80,7 @@ class WebSocketProtocol(BoundedReads, WebSocketsSansIOProtocol):
         """The answer to the last ping, until it is sent."""
         self._given_up = False
         self._drained = False
-        """Whether the client has taken bytes since the last ping, so many that more may be written."""
+        """True if the client has taken bytes since the last ping, so many that more may be written."""
 
     @property
     def read_bytes(self) -> int:
@@ -199,7 +199,7 @@ class WebSocketProtocol(BoundedReads, WebSocketsSansIOProtocol):
             self.transport.write(b"".join(self.conn.data_to_send()))
 
     def _deaf(self) -> bool:
-        """Whether nothing is read because the application is busy, and not because the client takes no answers."""
+        """True if nothing is read because the application is busy, and not because the client takes no answers."""
         return self.read_paused and (self.writable.is_set() or self._drained)
 
     def _give_up(self, reason: str) -> None:

@@ -279,7 +279,7 @@ class AnswerChoice:
 
     @property
     def empty(self) -> bool:
-        """Whether the choice has neither text nor a call."""
+        """True if the choice has neither text nor a call."""
         return not (self.texts or self.reasoning or self.signed_thoughts or self._calls)
 
     def add(self, event: TextDelta | ToolCallDelta | ChoiceFinished) -> None:
@@ -323,12 +323,12 @@ class ChatAnswer:
 
     @property
     def empty(self) -> bool:
-        """Whether no choice has text or a call."""
+        """True if no choice has text or a call."""
         return all(choice.empty for choice in self.choices.values())
 
     @property
     def finished(self) -> bool:
-        """Whether there is a choice and all choices have ended."""
+        """True if there is a choice and all choices have ended."""
         return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices.values())
 
 

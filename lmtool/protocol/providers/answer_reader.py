@@ -71,7 +71,7 @@ def api_of(method: str, path: str) -> Api | None:
 
 
 def is_chat_socket(path: str) -> bool:
-    """Whether this is the path of the unified API's WebSocket."""
+    """True if this is the path of the unified API's WebSocket."""
     return _CHAT_SOCKET_PATH.search(path.partition("?")[0].rstrip("/")) is not None
 
 
@@ -97,7 +97,7 @@ class AnswerReader:
         self.seams: tuple[Seam, ...] = ()
         """Points where another pool member took over."""
         self.malformed = False
-        """Whether a part was not a JSON object, or exceeded `LARGEST_PART`."""
+        """True if a part was not a JSON object, or exceeded `LARGEST_PART`."""
 
     def feed(self, data: bytes) -> list[AnswerEvent]:
         """Events that these bytes complete."""
@@ -117,7 +117,7 @@ class AnswerReader:
 
     @property
     def between_parts(self) -> bool:
-        """Whether no incomplete part is pending."""
+        """True if no incomplete part is pending."""
         return not self._parts.pending_bytes
 
     def read(self, value: object) -> list[AnswerEvent]:

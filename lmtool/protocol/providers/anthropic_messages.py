@@ -222,7 +222,7 @@ def write_thinking(thinking: Thinking, chat: ChatRequest, body: Mapping[str, obj
 
 
 def _follows_unsigned_calls(chat: ChatRequest) -> bool:
-    """Whether the last messages are tool results for calls from a message without a signed thought."""
+    """True if the last messages are tool results for calls from a message without a signed thought."""
     if chat.messages[-1].role != "tool":
         return False
     calling = next((message for message in reversed(chat.messages) if message.role == "assistant"), None)

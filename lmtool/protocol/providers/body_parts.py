@@ -121,7 +121,7 @@ class EventStream(BodyParts):
 
 
 def leads_data(lead: str) -> bool:
-    """Whether a text is an event up to its data, so that one following line is the complete data."""
+    """True if a text is an event up to its data, so that one following line is the complete data."""
     if lead == "data: ":
         return True
     event = parse_event(lead.encode())

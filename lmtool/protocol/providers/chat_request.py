@@ -94,7 +94,7 @@ class Thinking:
     """How much a model should think before it answers; each API receives the part it supports."""
 
     enabled: bool | None = None
-    """Whether to think; None: the model's default."""
+    """True to think; None: the model's default."""
     budget: int | None = None
     """Most tokens of the thought; None: no limit."""
     effort: str | None = None
@@ -111,19 +111,19 @@ class ChatRequest:
     tools: tuple[Mapping[str, object], ...] = ()
     """Tools in OpenAI's form: `{"type": "function", "function": {...}}`."""
     tool_choice: ToolChoice | None = None
-    """Whether the model may, must or must not call a tool; None: the provider's default."""
+    """True if the model may, must or must not call a tool; None: the provider's default."""
     tool_name: str | None = None
     """Name of the tool to call if `tool_choice` is `named`."""
     parallel_tool_calls: bool | None = None
-    """Whether one answer may have several calls; None: the provider's default."""
+    """True if one answer may have several calls; None: the provider's default."""
     response_format: Mapping[str, object] | None = None
     """Response format in OpenAI's form: type `json_object`, or `json_schema` with a schema."""
     logprobs: bool = False
-    """Whether to return the tokens of the answer with their logprobs."""
+    """True to return the tokens of the answer with their logprobs."""
     top_logprobs: int | None = None
     """Alternatives per token; None: none requested."""
     stream: bool = False
-    """Whether to stream the answer."""
+    """True to stream the answer."""
     thinking: Thinking | None = None
     """None: not specified."""
     prefill: str = ""

@@ -37,7 +37,7 @@ class Embeddings:
 
 
 def has_embeddings(provider: Provider) -> bool:
-    """Whether the provider's API has embeddings. A model may still reject the request."""
+    """True if the provider's API has embeddings. A model may still reject the request."""
     return provider.api in _PATHS
 
 
@@ -93,7 +93,7 @@ _UNSAFE = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
 def has_speech(provider: Provider) -> bool:
-    """Whether the provider's API has transcription and speech synthesis. A model may still reject the request."""
+    """True if the provider's API has transcription and speech synthesis. A model may still reject the request."""
     return provider.api == "chat"
 
 

@@ -103,13 +103,13 @@ class Provider:
     prefill: PrefillStyle | None = None
     """How it continues a partial answer; None: it does not, or only servers at other base URLs do."""
     trims_prefill: bool = False
-    """Whether a prefill must not end in white space."""
+    """True if a prefill must not end in white space."""
     write_thinking: ThinkingWriter | None = None
     """Writes `ChatRequest.thinking`; None: the API does not support it."""
     write_compatible_thinking: ThinkingWriter | None = None
     """Writes `ChatRequest.thinking` for compatible servers at other base URLs."""
     key_required: bool = True
-    """Whether requests need a key."""
+    """True if requests need a key."""
     authorize: Callable[[Settings], Headers] = bearer
     """Writes the headers of every request, the key included."""
     locate: Callable[[str, str, str, Settings], str] | None = None
@@ -161,7 +161,7 @@ class Provider:
         return {**self.parameters, **self.compatible_parameters} if elsewhere else self.parameters
 
     def _is_elsewhere(self, settings: Settings) -> bool:
-        """Whether the settings point to a compatible server at another base URL."""
+        """True if the settings point to a compatible server at another base URL."""
         return settings.base_url is not None and not settings.base_url.startswith(self.base_url or "\0")
 
     def prefill_style(self, settings: Settings) -> PrefillStyle | None:

@@ -31,7 +31,7 @@ class Command:
     """At most 42 characters: a line of `/help` fits into 60 columns."""
     run: Callable[[Conversation, str], Reply]
     idle: bool = False
-    """Whether no answer may be running."""
+    """True if no answer may be running."""
     aliases: tuple[str, ...] = ()
 
 

@@ -101,7 +101,7 @@ class PromptConsole:
         self._unwritten = ""
         """What is not yet above the prompt; behind its last line feed, the unfinished line."""
         self._editing = False
-        """Whether the terminal is an editor's."""
+        """True if the terminal is an editor's."""
         self._editor: asyncio.Task[None] | None = None
         self._session: PromptSession[str] = PromptSession(
             self._message,
@@ -275,7 +275,7 @@ class PromptConsole:
 
 
 def terminal_reflows() -> bool:
-    """Whether the terminal breaks lines anew when it gets narrower; xterm, rxvt and screen cut them."""
+    """True if the terminal breaks lines anew when it gets narrower; xterm, rxvt and screen cut them."""
     cuts = "XTERM_VERSION" in os.environ or "STY" in os.environ or os.environ.get("TERM", "").startswith("rxvt")
     return "TMUX" in os.environ or not cuts
 

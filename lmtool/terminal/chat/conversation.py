@@ -74,7 +74,7 @@ class Conversation:
     info: ModelInfo
     tree: TurnTree = field(default_factory=TurnTree)
     finished: bool = False
-    """Whether the user has asked to leave."""
+    """True if the user has asked to leave."""
 
     @property
     def history(self) -> list[ChatMessage]:

@@ -60,7 +60,7 @@ class _Chat:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._answering: asyncio.Task[None] | None = None
         self._interrupted = False
-        """Whether Ctrl-C leaves."""
+        """True if Ctrl-C leaves."""
 
     async def run(self) -> None:
         """Answer lines until their end. Raises KeyboardInterrupt where Ctrl-C leaves."""
@@ -200,7 +200,7 @@ class _Outputs:
         self._known: set[str] = set()
         """Nodes that the script writes, or that are whole."""
         self.silent = False
-        """Whether an action has no output."""
+        """True if an action has no output."""
 
     def expect(self, message: SessionMessage) -> None:
         """Note the outputs of a message's actions."""

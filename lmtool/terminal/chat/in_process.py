@@ -73,7 +73,7 @@ def _check(url: str) -> None:
 
 
 async def _listens(url: str) -> bool:
-    """Whether anything accepts connections there; what it speaks is found by the attempt in earnest."""
+    """True if anything accepts connections there; what it speaks is found by the attempt in earnest."""
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(PROBE_SECONDS):

@@ -23,7 +23,7 @@ _CHUNK = re.compile(r"\n|[^\S\n]+|[^\s]+")
 class _Stream:
     label: str
     labelled: bool = False
-    """Whether another stream runs or ran beside it."""
+    """True if another stream runs or ran beside it."""
     pieces: deque[Piece] = field(default_factory=deque)
     """Text that is not yet written."""
     ended: bool = False
@@ -48,7 +48,7 @@ class Interleaver:
     _owner: Hashable | None = None
     _indent: int = 0
     _in_word: bool = False
-    """Whether the last character written belongs to a word."""
+    """True if the last character written belongs to a word."""
 
     def open(self, name: Hashable, label: str) -> None:
         """Begin a stream."""
@@ -94,7 +94,7 @@ class Interleaver:
         return self._owner is not None
 
     def _must_wait(self, stream: _Stream) -> bool:
-        """Whether the next word may still grow beyond the line."""
+        """True if the next word may still grow beyond the line."""
         if self.columns is None or stream.ended:
             return False
         word, complete = _next_word(stream.pieces)

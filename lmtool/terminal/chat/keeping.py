@@ -29,9 +29,9 @@ class ConversationOptions:
     """How a conversation begins, and what stays of it."""
 
     resume_last: bool = False
-    """Whether it goes on where the last one ended (`--continue`)."""
+    """True if it goes on where the last one ended (`--continue`)."""
     keep: bool = True
-    """Whether prompts and a trace are kept (not with `--no-history`)."""
+    """True if prompts and a trace are kept (not with `--no-history`)."""
 
 
 @dataclass(slots=True)

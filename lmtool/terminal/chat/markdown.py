@@ -38,11 +38,11 @@ class MarkdownStyler:
     _line: str = ""
     """What was received of the current line and is not drawn yet."""
     _begun: bool = False
-    """Whether the beginning of the current line is drawn."""
+    """True if the beginning of the current line is drawn."""
     _fence: str = ""
     """The mark that ends the block of code; empty outside one."""
     _opening: bool = False
-    """Whether the current line begins a block of code."""
+    """True if the current line begins a block of code."""
     _block: str = ""
     """SGR parameters of the current line."""
     _marks: list[str] = field(default_factory=list)
@@ -145,7 +145,7 @@ class MarkdownStyler:
             pieces.append((text, self._style()))
 
     def _emphasis(self, mark: str, before: str, following: str) -> bool:
-        """Whether a run of marks begins or ends emphasis, rather than being a sign of multiplication or of a name."""
+        """True if a run of marks begins or ends emphasis, rather than being a sign of multiplication or of a name."""
         if len(mark) > 3:
             return False
         if mark in self._marks:

@@ -32,13 +32,13 @@ class OutputOptions:
     heat: HeatMode | None = None
     """What tokens are coloured by, if at all."""
     markdown: bool = False
-    """Whether Markdown is drawn, on a terminal, rather than shown as it is."""
+    """True if Markdown is drawn, on a terminal, rather than shown as it is."""
     stats: bool = False
-    """Whether timings and perplexity go to stderr."""
+    """True if timings and perplexity go to stderr."""
     stream: bool = True
-    """Whether tokens are shown as they arrive, or all at the end."""
+    """True if tokens are shown as they arrive, or all at the end."""
     echo: bool = False
-    """Whether the prompt is shown in front of the text."""
+    """True if the prompt is shown in front of the text."""
 
 
 @dataclass(frozen=True, slots=True)

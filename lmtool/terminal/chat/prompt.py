@@ -34,9 +34,9 @@ class PromptParsing:
     """How a typed prompt is parsed."""
 
     literal: bool = False
-    """Whether `name=value` words are text."""
+    """True if `name=value` words are text."""
     compat_space: bool = False
-    """Whether the prompt ends in one space, as LMQL's own client sends it."""
+    """True if the prompt ends in one space, as LMQL's own client sends it."""
 
     def parse(self, text: str) -> TypedPrompt:
         """Split a prompt from the parameters behind it. Raises `UsageError` for a parameter's value."""
@@ -133,7 +133,7 @@ class RequestOptions:
     model: str | None = None
     system: str | None = None
     template: bool | None = None
-    """Whether to send messages, for the chat template; None: where the model has one."""
+    """True to send messages, for the chat template; None: where the model has one."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Parameters set by options: fields of `SamplingParams`, and `deadline`."""
     constraint: Constraint | None = None
@@ -190,7 +190,7 @@ class RequestOptions:
         return text + prefill
 
     def templated(self, info: ModelInfo) -> bool:
-        """Whether prompts are sent as messages."""
+        """True if prompts are sent as messages."""
         return info.chat_template if self.template is None else self.template
 
 

@@ -246,7 +246,7 @@ class TableView:
     token_text: TokenText | None = None
     """Text of an alternative; without it ids are shown."""
     several: bool = False
-    """Whether rows begin with the stream's number."""
+    """True if rows begin with the stream's number."""
     _begun: bool = False
     _counts: dict[int, int] = field(default_factory=dict)
 

@@ -125,7 +125,7 @@ class Repl:
         self._early: list[Event] = []
         """Events that came while a command was waited for."""
         self._warned = False
-        """Whether the user knows that another Ctrl-C leaves."""
+        """True if the user knows that another Ctrl-C leaves."""
 
     async def run(self) -> None:
         """Run until the user leaves. Raises `KeyboardInterrupt` if by Ctrl-C."""

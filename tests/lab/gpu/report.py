@@ -48,7 +48,7 @@ class GpuReport:
     """By section: `state` (done, failed, left out, not run), `seconds`, and what a failure says."""
     interrupted: bool = False
     began_in_worker: bool = False
-    """Whether the worker at hand has run a section."""
+    """True if the worker at hand has run a section."""
 
     def part(self, section: str, part: dict[str, Any]) -> None:
         """Add some of a section's result: lists grow, objects are united, all else is replaced."""
@@ -61,7 +61,7 @@ class GpuReport:
         self.states[section] = {"state": state, "seconds": round(seconds, 2), **(failed or {})}
 
     def failed(self, section: str) -> bool:
-        """Whether this section was run, and failed."""
+        """True if this section was run, and failed."""
         return self.states.get(section, {}).get("state") == "failed"
 
     def not_run(self, section: str, reason: str) -> None:

@@ -68,7 +68,7 @@ class Section:
     seconds: float
     """After which it is ended."""
     alone: bool = False
-    """Whether it gets a process of its own, without what the sections before it left in memory."""
+    """True if it gets a process of its own, without what the sections before it left in memory."""
     needs: str = ""
     """A section without which it cannot work: where that failed, the time is for others."""
 

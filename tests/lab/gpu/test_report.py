@@ -34,7 +34,7 @@ def step(streams: int, context: int, milliseconds: float, *, operations: float =
 
 
 def verdicts(report: GpuReport) -> list[bool | None]:
-    """Whether each goal is met."""
+    """True if each goal is met."""
     return [bar.is_met for bar in report.bars()]
 
 

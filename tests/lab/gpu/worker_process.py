@@ -96,7 +96,7 @@ class Worker:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is no more."""
+        """True if the process is no more."""
         return self._process is None or self._process.returncode is not None
 
     async def end(self) -> None:

@@ -59,7 +59,7 @@ class FreeForward:
         self.rows = 0
         """Of the last pass."""
         self.running = False
-        """Whether steps count; before that a runner may check that it computes the same twice."""
+        """True if steps count; before that a runner may check that it computes the same twice."""
         self.seconds: list[float] = []
         """CPU time of the thread from one full step to the next."""
 

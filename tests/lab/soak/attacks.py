@@ -47,7 +47,7 @@ class Attack:
     path: str = ""
     """Of the WebSocket."""
     binary: bool = False
-    """Whether a message is sent as bytes."""
+    """True if a message is sent as bytes."""
 
 
 def generate(random: Random, wire: str, address: Address, model: str, pool: str) -> Attack:

@@ -62,7 +62,7 @@ class Address:
 
     @property
     def tls(self) -> bool:
-        """Whether it speaks TLS."""
+        """True if it speaks TLS."""
         return self.url.startswith("wss:")
 
     @property

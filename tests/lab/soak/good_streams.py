@@ -44,9 +44,9 @@ class GoodStream:
     equal: int = 0
     """How often the same came again."""
     differs: bool = False
-    """Whether it has ever said something else than at first."""
+    """True if it has ever said something else than at first."""
     unsteady: bool = False
-    """Whether it said two things on the quiet server, as pools of other providers do."""
+    """True if it said two things on the quiet server, as pools of other providers do."""
 
     @property
     def prompt(self) -> str:

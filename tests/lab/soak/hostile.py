@@ -201,7 +201,7 @@ class Attacker:
 
 
 def _ends_connection(attack: Attack) -> bool:
-    """Whether a message closes its WebSocket: text that is not UTF-8 (RFC 6455, 8.1)."""
+    """True if a message closes its WebSocket: text that is not UTF-8 (RFC 6455, 8.1)."""
     try:
         attack.data.decode()
     except UnicodeDecodeError:

@@ -196,7 +196,7 @@ async def _until(seconds: float, stop: asyncio.Event, *tasks: asyncio.Task[None]
 
 
 def _begun(tally: Tally | None) -> bool:
-    """Whether something was counted, where that is wanted."""
+    """True if something was counted, where that is wanted."""
     return tally is None or bool(tally.outcomes)
 
 

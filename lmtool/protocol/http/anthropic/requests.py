@@ -91,7 +91,7 @@ class AnthropicTool(Part):
 
 
 class AnthropicToolChoice(Part):
-    """Whether the model may or must call a tool, and which."""
+    """True if the model may or must call a tool, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None

@@ -37,7 +37,7 @@ class Reply:
     n: int = 1
     """Answers per prompt."""
     tokens_as_ids: bool = False
-    """Whether logprobs show token ids in place of texts."""
+    """True if logprobs show token ids in place of texts."""
 
     def whole(self, choices: Sequence[Answer], usage: Usage, tokenizer: Tokenizer | None) -> dict[str, Any]:
         """A whole answer. tokenizer: required for logprobs."""

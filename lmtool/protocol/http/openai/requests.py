@@ -117,7 +117,7 @@ class Message(Part):
     refusal: str | None = None
     """Refusal of an assistant, in place of content."""
     prefix: bool | None = None
-    """Whether the answer continues this message, which must be the last; see `continue_final_message`."""
+    """True if the answer continues this message, which must be the last; see `continue_final_message`."""
     reasoning_content: Any = None
     reasoning: Any = None
     """Thought of an assistant before this message, as a string in one of these; other types are ignored."""

@@ -63,7 +63,7 @@ class Response:
     prompt_ids: Sequence[int] | None = None
     """Token ids of the prompt, if the request asks for ids."""
     tokens_as_ids: bool = False
-    """Whether logprobs show token ids in place of texts."""
+    """True if logprobs show token ids in place of texts."""
     id: str = field(default_factory=lambda: fresh("resp"))
     created: int = field(default_factory=lambda: int(time.time()))
     output: list[dict[str, Any]] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Response:
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the answer was cut off during the thought."""
+        """True if the answer was cut off during the thought."""
         return self.answer.ended in _CUT and bool(self.output)
 
     def _spelt(self, output: TokenOutput) -> list[Any]:

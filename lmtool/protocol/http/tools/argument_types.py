@@ -107,7 +107,7 @@ def literal_json(text: str) -> str:
 
 
 def _value(text: str) -> tuple[bool, Any]:
-    """Whether a text is a JSON value or a Python literal, and the value."""
+    """True if a text is a JSON value or a Python literal, and the value."""
     if text in _PYTHON_WORDS:
         return True, _PYTHON_WORDS[text]
     try:

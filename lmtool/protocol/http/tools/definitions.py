@@ -155,7 +155,7 @@ class Tool:
     parameters: Mapping[str, Any] | None = None
     """JSON Schema of its arguments; None: no arguments."""
     strict: bool = False
-    """Whether to reject a schema that cannot be enforced in full."""
+    """True to reject a schema that cannot be enforced in full."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -180,11 +180,11 @@ class ToolUse:
     tools: tuple[Tool, ...]
     mode: Mode
     parallel: bool = True
-    """Whether one answer may have several calls."""
+    """True if one answer may have several calls."""
 
     @property
     def forced(self) -> bool:
-        """Whether the answer must be a call."""
+        """True if the answer must be a call."""
         return self.mode in {"required", "named"}
 
     def constraint(self) -> Constraint | None:
@@ -240,7 +240,7 @@ def without_foreign_tools(body: Mapping[str, Any], own: str = "function") -> tup
 
 
 def _is_foreign(tool: object, own: str) -> bool:
-    """Whether this is a tool of another type, or an entry of `allowed_tools` for such a tool."""
+    """True if this is a tool of another type, or an entry of `allowed_tools` for such a tool."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     return isinstance(kind, str) and kind != own
 

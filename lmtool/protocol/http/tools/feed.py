@@ -91,7 +91,7 @@ class ValueEnd:
         self.ended = False
 
     def take(self, character: str) -> bool:
-        """Whether the next character belongs to the value."""
+        """True if the next character belongs to the value."""
         raise NotImplementedError
 
     def _in_string(self, character: str) -> None:
@@ -109,7 +109,7 @@ class Value(ValueEnd):
     __slots__ = ()
 
     def take(self, character: str) -> bool:
-        """Whether the next character belongs to the value."""
+        """True if the next character belongs to the value."""
         if self.ended:
             return False
         if self._quote:
@@ -142,9 +142,9 @@ class CallReader:
         self.name: str | None = None
         """Name of the tool, once it is complete."""
         self.done = False
-        """Whether the closing brace was read."""
+        """True if the closing brace was read."""
         self.failed = False
-        """Whether the text is not a call."""
+        """True if the text is not a call."""
         self._expected = "{"
         self._key = ""
         self._text = ""
@@ -244,7 +244,7 @@ class AnswerEndedError(Exception):
     def __init__(self, *, cut: bool) -> None:
         super().__init__("the answer ended")
         self.cut = cut
-        """Whether the answer was cut off."""
+        """True if the answer was cut off."""
 
 
 class Feed:

@@ -382,7 +382,7 @@ class _PythonValue(ValueEnd):
     """Finds the end of a Python value: a comma or closing bracket outside its own brackets and strings."""
 
     def take(self, character: str) -> bool:
-        """Whether the next character belongs to the value."""
+        """True if the next character belongs to the value."""
         if self._quote:
             self._in_string(character)
         elif character in "\"'":

@@ -38,7 +38,7 @@ class ToolCallParser:
     grammar: CallGrammar | None = None
     """Grammar of calls; None: calls in this format cannot be constrained."""
     holds_forced: bool = True
-    """Whether forced calls use this format; otherwise they are an array of JSON objects."""
+    """True if forced calls use this format; otherwise they are an array of JSON objects."""
     id_length: int | None = None
     """Length of call ids that the chat templates require; None: any length."""
 

@@ -29,7 +29,7 @@ PART_TOKENS = (64,)
 
 
 def works(device: torch.device) -> bool:
-    """Whether kernels are to be interpreted: on a CPU, with TRITON_INTERPRET=1."""
+    """True if kernels are to be interpreted: on a CPU, with TRITON_INTERPRET=1."""
     return (
         device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and bool(importlib.util.find_spec("triton"))
     )

@@ -93,7 +93,7 @@ class Pages:
 
 
 def bits(bench: Bench) -> Iterator[dict[str, Any]]:
-    """Whether a row's bits depend on the rows beside it, in all that `--deterministic` stands on."""
+    """True if a row's bits depend on the rows beside it, in all that `--deterministic` stands on."""
     need_triton()
     for dtype in dict.fromkeys((torch.float32, bench.dtype)):
         name = str(dtype).removeprefix("torch.")
@@ -150,7 +150,7 @@ def _equal_product(bench: Bench, dtype: torch.dtype, *, biased: bool) -> bool:
 
 
 def _equal_rows(bench: Bench, dtype: torch.dtype, compute: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether rows of a product are the same alone, in three, in another order and among many."""
+    """True if rows of a product are the same alone, in three, in another order and among many."""
     size = shape_of(bench).hidden
     inputs, weight = (_random(bench.device.device, dtype, rows, size) for rows in (150, size))
     whole = compute(inputs, weight)
